@@ -73,7 +73,6 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def repository() -> Path:
-    """The root of the source tree."""
     return REPOSITORY
 
 

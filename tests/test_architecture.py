@@ -1,15 +1,13 @@
 """The shape of the house: who may import whom, how large a file or function may grow."""
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from functools import cache
 
 import pytest
 
+from tests.commands import python
 from tests.paths import REPOSITORY
 
 PACKAGE = REPOSITORY / "pruner"
@@ -79,20 +77,13 @@ def functions(path):
 
 def test_imports_point_one_way():
     """The contracts are in pyproject.toml, [tool.importlinter]."""
-    result = subprocess.run(
-        [sys.executable, "-c", "from importlinter.cli import lint_imports; exit(lint_imports())"],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    lints = "from importlinter.cli import lint_imports; exit(lint_imports())"
+    result = python("-c", lints)
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"Contracts: [1-9]\d* kept, 0 broken", result.stdout), result.stdout
 
 
 def sizes():
-    """Lines of every file (path below pruner/) and of every function (path:function)."""
     for path in FILES:
         yield name_of(path), len(path.read_text(encoding="utf-8").splitlines()), MAX_FILE_LINES
         for node in functions(path):
@@ -100,12 +91,9 @@ def sizes():
             yield f"{name_of(path)}:{node.name}", length, MAX_FUNCTION_LINES
 
 
-def test_a_file_is_one_idea_and_a_function_fits_on_a_screen():
+def test_a_file_is_one_idea_a_function_fits_on_a_screen_and_exceptions_are_needed():
     too_long = [f"{name} has {n} lines, allowed {most}" for name, n, most in sizes() if n > most]
     assert [line for line in too_long if line.split(" ")[0] not in LARGER] == []
-
-
-def test_every_exception_is_still_needed():
     over = {name for name, lines, most in sizes() if lines > most}
     assert all(LARGER.values())
     assert LARGER.keys() - over == set()
@@ -204,11 +192,8 @@ def repeated(names):
     return {name for name, times in Counter(names).items() if times > 1}
 
 
-def test_no_public_class_name_is_used_twice():
+def test_no_public_class_name_is_used_twice_and_module_names_mean_the_same():
     trees = [parsed(path) for path in FILES]
     classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
     assert repeated(name for name in classes if name[0] != "_") == set()
-
-
-def test_a_module_name_in_several_folders_means_the_same():
     assert repeated(path.stem for path in FILES if path.stem != "__init__") == SHARED_MODULES

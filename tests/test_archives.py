@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from pruner.archives import read_arrays
+from pruner.arrays import dtype_bytes
 from pruner.errors import DataError
 
 
 def npy(shape, payload, descr="<f8"):
-    """An array's file with a header of our choice."""
     buffer = io.BytesIO()
     header = {"descr": descr, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(buffer, header)
@@ -46,7 +46,6 @@ def test_arrays_come_back_all_or_by_name(tmp_path):
     ],
 )  # fmt: skip
 def test_a_header_that_does_not_fit_what_is_there_is_refused(tmp_path, shape, told):
-    """Of 80 bytes; the first two claim 4 and 8 TB."""
     path = archive(tmp_path / "a.npz", a=npy(shape, bytes(80)))
     with pytest.raises(DataError, match=told):
         read_arrays(path)
@@ -99,3 +98,19 @@ def test_an_array_that_became_shorter_is_refused(tmp_path):
         assert stored["a"].shape == (1500,)
     with pytest.raises(DataError, match="more values than it claims"):
         read_arrays(path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        ("float32", 4),
+        ("float16", 2),
+        ("int64", 8),
+        ("uint8", 1),
+        ("int4", 1),
+        ("bool", 1),
+        ("float8_e4m3fn", 1),
+    ],
+)
+def test_bytes_of_an_element(dtype, expected):
+    assert dtype_bytes(dtype) == expected

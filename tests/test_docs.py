@@ -1,6 +1,7 @@
 """What the documents tell a reader to type or open exists, and the site has all of it."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -36,23 +37,34 @@ def test_every_script_named_exists(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_make_target_named_exists(name):
+def test_what_a_page_names_exists(name):
+    text = text_of(name)
     targets = set(re.findall(r"^([\w-]+):", text_of("Makefile"), flags=re.MULTILINE))
     named = {
         word
-        for command in re.findall(r"(?:`|^ +|\$ )make ([a-z][a-z -]*)", text_of(name), re.MULTILINE)
+        for command in re.findall(r"(?:`|^ +|\$ )make ([a-z][a-z -]*)", text, re.MULTILINE)
         for word in command.split()
     }
     named = {word for word in named if "=" not in word and word.islower()}
     assert named or name not in DOCUMENTS
     assert named <= targets
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_folder_and_file_of_the_sources_named_exists(name):
     rooms = "pruner|conf|tests|datasets|experiments"
-    named = re.findall(rf"`((?:{rooms})/[\w/.-]*)`", text_of(name))
+    named = re.findall(rf"`((?:{rooms})/[\w/.-]*)`", text)
     assert [path for path in named if not (REPOSITORY / path).exists()] == []
+    scripts = re.findall(r"\bpython ((?!PACKAGE)[\w/]+\.py)\b", text)
+    begun = re.findall(r"(?:-m pruner\.cli|`pruner|^ +pruner) ([a-z_]+)", text, re.MULTILINE)
+    modules = re.findall(r"\bpython -m (pruner(?!\.cli )[\w.]+)", text)
+    paths = [*scripts, *(f"{name.replace('.', '/')}.py" for name in modules)]
+    paths += [f"pruner/cli/{name}.py" for name in begun]
+    assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
+    chosen = re.findall(rf"(?<![\w.+@/])({'|'.join(GROUPS)})=([a-z][\w-]*)(?![\w.:(/\[-])", text)
+    own = set(re.findall(r"\+variants\.(\w+)=", text)) | {"null", "all", "manylinux_2_28_x86_64"}
+    missing = [
+        f"{group}={choice}"
+        for group, choice in chosen
+        if choice not in own and not (REPOSITORY / f"conf/{group}/{choice}.yaml").is_file()
+    ]
+    assert missing == []
 
 
 def test_every_module_that_a_docstring_names_exists():
@@ -88,30 +100,6 @@ def test_every_link_leads_somewhere(name):
         if not target.is_file() or anchor not in anchors_of(target.read_text(encoding="utf-8")):
             wrong.append(link)
     assert wrong == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_that_a_page_names_is_there(name):
-    text = text_of(name)
-    scripts = re.findall(r"\bpython ((?!PACKAGE)[\w/]+\.py)\b", text)
-    begun = re.findall(r"(?:-m pruner\.cli|`pruner|^ +pruner) ([a-z_]+)", text, re.MULTILINE)
-    modules = re.findall(r"\bpython -m (pruner(?!\.cli )[\w.]+)", text)
-    paths = [*scripts, *(f"{name.replace('.', '/')}.py" for name in modules)]
-    paths += [f"pruner/cli/{name}.py" for name in begun]
-    assert [path for path in paths if not (REPOSITORY / path).is_file()] == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_choice_named_on_a_page_exists(name):
-    text = text_of(name)
-    chosen = re.findall(rf"(?<![\w.+@/])({'|'.join(GROUPS)})=([a-z][\w-]*)(?![\w.:(/\[-])", text)
-    own = set(re.findall(r"\+variants\.(\w+)=", text)) | {"null", "all", "manylinux_2_28_x86_64"}
-    missing = [
-        f"{group}={choice}"
-        for group, choice in chosen
-        if choice not in own and not (REPOSITORY / f"conf/{group}/{choice}.yaml").is_file()
-    ]
-    assert missing == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in GENERATED])
@@ -153,13 +141,6 @@ def test_every_page_of_docs_is_in_the_index():
     assert [page for page in sorted(pages) if f"]({page})" not in index] == []
 
 
-def test_platforms_named_in_the_readme_exist():
-    named = re.findall(r"\bplatform=([\w-]+)", text_of("README.md"))
-    assert named
-    folder = REPOSITORY / "conf/platform"
-    assert [p for p in named if not (folder / f"{p}.yaml").is_file()] == []
-
-
 def test_every_reason_to_leave_out_a_record_is_explained():
     rooms = ("data", "program/te", "program/dag", "program/index", "features/statement")
     files = [path for room in rooms for path in (REPOSITORY / "pruner" / room).rglob("*.py")]
@@ -173,3 +154,30 @@ def test_every_reason_to_leave_out_a_record_is_explained():
     assert "step-mismatch" in raised
     explained = set(re.findall(r"`([\w-]+)`", text_of("datasets/README.md")))
     assert {*raised, *Reason} - explained == set()
+
+
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_has_no_outputs(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert code
+    assert [cell["id"] for cell in code if cell["outputs"] or cell["execution_count"]] == []
+
+
+def test_no_path_of_a_machine_is_in_a_notebook_or_its_records(repository):
+    found = [
+        path.name
+        for path in (repository / "notebooks").rglob("*.*")
+        if any(word in path.read_text(encoding="utf-8") for word in ("/home/", "/tmp/", "/root/"))
+    ]
+    assert found == []
+
+
+def test_nbmake_executes_notebooks_within_a_time_limit(pytestconfig, repository):
+    assert pytestconfig.getoption("nbmake")
+    assert [path.stem for path in NOTEBOOKS] == ["network", "tour", "tuning_run"]
+    text = (repository / "notebooks" / "network.ipynb").read_text(encoding="utf-8")
+    assert json.loads(text)["metadata"]["execution"]["timeout"] == 240

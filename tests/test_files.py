@@ -85,9 +85,7 @@ def test_temporary_files_of_a_kill_go_with_the_next_start(tmp_path, monkeypatch)
     assert "TMPDIR" not in os.environ
 
 
-def test_content_is_on_the_disk_before_the_name_and_the_name_before_it_returns(
-    tmp_path, monkeypatch
-):
+def test_content_is_synced_before_its_name(tmp_path, monkeypatch):
     done = []
     replace = Path.replace
     monkeypatch.setattr(
@@ -127,9 +125,12 @@ def test_what_json_does_not_know_becomes_plain(tmp_path):
     files.save_metrics(tmp_path, value)
     assert files.load_metrics(tmp_path) == files.jsonable(value)
     assert files.load_metrics(tmp_path / "elsewhere") is None
+    values = {"losses": np.array([1.0, np.nan]), "nan": np.float32("nan")}
+    files.write_json(tmp_path / "x.json", values)
+    assert (tmp_path / "x.json").read_text() == '{"losses": [1.0, null], "nan": null}\n'
 
 
-def test_a_table_reads_back_as_text_with_empty_cells(tmp_path):
+def test_a_table_reads_back_and_new_rows_replace_those_of_their_key(tmp_path):
     path = tmp_path / "new" / "folder" / "table.csv"
     assert files.read_table(path) == []
     files.write_table(path, [{"a": 1, "b": 0.1234567}, {"a": 'x,"y', "c": "ä\nö"}], floats=".3g")
@@ -139,9 +140,6 @@ def test_a_table_reads_back_as_text_with_empty_cells(tmp_path):
     ]
     files.write_table(path, [{"x": 0.1 + 0.2}])
     assert float(files.read_table(path)[0]["x"]) == 0.1 + 0.2  # all digits
-
-
-def test_rows_of_the_same_key_are_replaced_and_new_ones_come_last(tmp_path):
     path = tmp_path / "table.csv"
     rows = [{"model": m, "seed": s, "top1": 0.5} for m in "ab" for s in (0, 1)]
     files.write_table(path, rows)
@@ -151,12 +149,6 @@ def test_rows_of_the_same_key_are_replaced_and_new_ones_come_last(tmp_path):
     )  # fmt: skip
     found = [(row["model"], int(row["seed"]), float(row["top1"])) for row in merged]
     assert found == [("a", 0, 0.5), ("b", 0, 0.5), ("b", 1, 0.5), ("a", 1, 0.75), ("c", 0, 1.0)]
-
-
-def test_arrays_and_numbers_of_numpy_are_json_too(tmp_path):
-    values = {"losses": np.array([1.0, np.nan]), "nan": np.float32("nan")}
-    files.write_json(tmp_path / "x.json", values)
-    assert (tmp_path / "x.json").read_text() == '{"losses": [1.0, null], "nan": null}\n'
 
 
 @pytest.mark.parametrize("text", [b"", b'{"a": 1', b"\xff{}", b"[" * 100_000])
@@ -183,7 +175,14 @@ HOLD = "import sys, time; from pathlib import Path; from pruner.files import hol
 HOLD += "hold(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 
 
-def test_a_folder_has_one_owner_until_that_dies(tmp_path):
+def test_a_folder_has_one_owner_until_that_dies_or_gives_it_back(tmp_path):
+    with files.held(tmp_path):
+        pass
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout.readline() == b"held\n"
+        child.kill()
     child = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
     with child.stdout:
         assert child.stdout.readline() == b"held\n"
@@ -196,16 +195,6 @@ def test_a_folder_has_one_owner_until_that_dies(tmp_path):
     with files.held(tmp_path, tmp_path / "."):  # and stays so
         pass
     assert (tmp_path / files.LOCK_FILE).read_text().split()[0] == str(os.getpid())
-
-
-def test_a_folder_is_given_back_after_what_needed_it(tmp_path):
-    with files.held(tmp_path):
-        pass
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout.readline() == b"held\n"
-        child.kill()
 
 
 def test_where_the_system_has_no_locks_the_process_that_is_named_counts(tmp_path, monkeypatch):

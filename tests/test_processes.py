@@ -2,9 +2,9 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -15,7 +15,7 @@ import pytest
 
 from pruner import processes
 from pruner.commands import Commands
-from pruner.errors import PrunerError
+from pruner.errors import DataError, MissingExtra, PrunerError, UnknownStep, UnsupportedProgram
 from pruner.processes import (
     NO_WORKER,
     TIMEOUT,
@@ -26,13 +26,13 @@ from pruner.processes import (
     in_workers,
 )
 from tests.attack.faults import forked_from
+from tests.commands import python
 from tests.paths import REPOSITORY
 
 # Functions over jobs in worker processes.
 
 
 def double(number):
-    """A job of a spawned worker."""
     return 2 * number
 
 
@@ -96,7 +96,7 @@ def test_leaving_the_body_ends_the_workers_and_waiting_has_a_limit():
 # Programs with logs.
 
 
-def test_results_come_as_the_jobs_end_and_a_program_takes_its_arguments_as_they_are(tmp_path):
+def test_results_come_as_the_jobs_end_arguments_stay_and_output_and_errors_go_to_the_log(tmp_path):
     log = tmp_path / "logs" / "log.txt"
     with Commands(tmp_path) as commands:
         codes = dict(
@@ -105,9 +105,6 @@ def test_results_come_as_the_jobs_end_and_a_program_takes_its_arguments_as_they_
         assert codes == {2: 2, 0: 0}
         assert commands.run(["touch", str(tmp_path / "two words; $HOME")], log) == 0
     assert (tmp_path / "two words; $HOME").is_file()
-
-
-def test_output_and_errors_go_to_the_log_and_the_environment_is_that_given(tmp_path):
     commands, log = Commands(tmp_path, {"OF_THIS_TEST": "here"}), tmp_path / "log"
     commands.run("pwd", log)
     commands.run("echo $OF_THIS_TEST >&2", log, append=True)
@@ -187,12 +184,9 @@ def ready(tmp_path, monkeypatch):
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_command_whose_time_is_over_may_keep_its_best(tmp_path, ready):
+def test_a_command_whose_time_is_over_keeps_its_best_or_is_killed(tmp_path, ready):
     assert Commands().run(KEEPS, tmp_path / "log", limit_s=0.1) is None
     assert (tmp_path / "log").read_text() == "ready\nkept\n"
-
-
-def test_a_command_that_does_not_listen_is_killed(tmp_path, ready):
     start = time.monotonic()
     assert Commands().run(DEAF, tmp_path / "log", limit_s=0.1, patience_s=0.1) is None
     assert time.monotonic() - start < 30  # not the minute that it sleeps
@@ -274,9 +268,7 @@ def test_what_is_closed_starts_nothing(pool):
 
 
 @pytest.mark.parametrize(("times", "error"), [(1, None), (2, NO_WORKER)])
-def test_a_worker_that_is_ended_while_it_starts_is_started_once_more(
-    pool, monkeypatch, times, error
-):
+def test_a_worker_that_is_ended_while_it_starts_is_started_again(pool, monkeypatch, times, error):
     (worker,) = pool._workers
     start, ended = worker.start, []
 
@@ -394,9 +386,7 @@ pool.close()
 
 
 def started(folder, how, program=_SOCKETS):
-    environment = os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-c", program, how]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return python("-c", program, how, TMPDIR=str(folder))
 
 
 def test_sockets_of_killed_processes_go():
@@ -445,26 +435,26 @@ if __name__ == "__main__":
 """
 
 
-def has_ended(number):
-    """Whether a process has, even if nobody has waited for it yet."""
-    try:
-        state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state == "Z"
+def ends(number):
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            state = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.01)
+    return False
 
 
 def test_a_worker_whose_parent_is_gone_before_it_asks_ends_at_once(tmp_path):
     """No signal comes then: workers of a featurize killed while they started stayed."""
     script, ready, outlived = tmp_path / "main.py", tmp_path / "ready", tmp_path / "outlived"
     script.write_text(_WORKER)
-    words = [sys.executable, str(script), str(ready), str(outlived)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=False, timeout=60, cwd=REPOSITORY)
-    worker, end = int(done.stdout), time.monotonic() + 30
-    while not has_ended(worker) and time.monotonic() < end:
-        time.sleep(0.01)
+    done = python(script, ready, outlived, timeout=60)
+    assert ends(int(done.stdout))
     assert ready.exists()
-    assert has_ended(worker)
     assert not outlived.exists()
 
 
@@ -487,12 +477,8 @@ os.kill(os.getpid(), 9)
     "method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)]
 )
 def test_a_worker_at_work_ends_with_its_killed_parent(method):
-    words = [sys.executable, "-c", _AT_WORK, method]
-    done = subprocess.run(words, stdout=subprocess.PIPE, check=False, timeout=120, cwd=REPOSITORY)
-    worker, end = int(done.stdout), time.monotonic() + 30
-    while not has_ended(worker) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert has_ended(worker)
+    done = python("-c", _AT_WORK, method, timeout=120)
+    assert ends(int(done.stdout))
 
 
 INTERRUPTED = """
@@ -527,11 +513,7 @@ while not Path("interrupted").exists():
 def test_ctrl_c_while_the_server_imports_its_modules_costs_no_worker(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     path = os.pathsep.join([str(tmp_path), str(REPOSITORY)])
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path},
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
+    done = python("-c", INTERRUPTED, cwd=tmp_path, timeout=120, PYTHONPATH=path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
@@ -541,3 +523,26 @@ def test_a_worker_whose_start_failed_can_be_stopped(monkeypatch):
     monkeypatch.setattr(context.Process, "start", lambda _: (_ for _ in ()).throw(EOFError))
     assert worker.call("ready").error == NO_WORKER
     worker.stop()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("records/k80: no usable record"),
+        UnsupportedProgram("unknown-operator", "winograd_layer"),
+        UnknownStep("unknown-step", "PPT"),
+        MissingExtra("tvm", "tvm"),
+    ],
+)
+def test_an_error_survives_a_worker_process(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), vars(copy)) == (str(error), vars(error))
+    assert isinstance(copy, PrunerError)
+
+
+def test_a_reason_is_a_code_and_a_missing_library_names_the_command():
+    error = UnknownStep("unknown-step", "PPT")
+    assert (error.reason, str(error)) == ("unknown-step", "unknown-step: PPT")
+    assert str(UnsupportedProgram("no-graph")) == "no-graph"
+    assert "pip install 'pruner[wandb]'" in str(MissingExtra("wandb", "wandb"))

@@ -14,12 +14,10 @@ sys.stdout.write("what a library prints when it is imported is no answer\n")
 
 
 def ready():
-    """The worker is there."""
     return True
 
 
 def nap(seconds):
-    """Sleep, and return how long."""
     time.sleep(seconds)
     return seconds
 
@@ -32,24 +30,20 @@ def count():
 
 
 def refuse(name):
-    """A user's mistake."""
     raise PrunerError(f"{name} is wrong")
 
 
 def fail(text):
-    """A bug."""
     raise ValueError(text)
 
 
 def die(code):
-    """A crash with last words."""
     sys.stderr.write("last words")
     sys.stderr.flush()
     os._exit(code)
 
 
 def end_by(number):
-    """A signal."""
     os.kill(os.getpid(), number)
     time.sleep(60)
 
@@ -64,7 +58,6 @@ def end_so_often(folder, times):
 
 
 def allocate(size):
-    """More memory than there may be."""
     return len(bytearray(size))
 
 

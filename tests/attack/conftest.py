@@ -9,7 +9,6 @@ import pytest
 
 @pytest.fixture
 def log(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Writes a line for whoever waits."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     def say(line: str) -> None:

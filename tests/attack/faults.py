@@ -34,7 +34,6 @@ class Fault:
         self.resting = False
 
     def __call__(self, event: str, given: tuple) -> None:
-        """The audit hook."""
         if event == "open":
             path, _, flags = given
             if isinstance(flags, int) and flags & WRITES:
@@ -59,12 +58,10 @@ class Fault:
 
     @property
     def comes_now(self) -> bool:
-        """Whether the next event is the fault."""
         return len(self.events) + 1 == self.at
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """What is done meanwhile is no event."""
         self.resting = True
         try:
             yield
@@ -99,7 +96,6 @@ def faulty(job: Job, folder: Path, at: int | None, kind: str, out: Path) -> None
 
 
 def started(job: Job, folder: Path, at: int | None, kind: str, out: Path) -> int:
-    """How one start ended."""
     process = CONTEXT.Process(target=faulty, args=(job, folder, at, kind, out))
     process.start()
     process.join(600)
@@ -124,6 +120,5 @@ def forked_from(modules: Sequence[str]) -> Iterator[None]:
 
 
 def spread(events: Sequence[int], number: int) -> list[int]:
-    """So many of them, evenly; all where there are no more."""
     number = min(number, len(events))
     return [events[place * len(events) // number] for place in range(number)]

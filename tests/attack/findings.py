@@ -13,13 +13,10 @@ _TESTS = re.compile(r"`([\w/]+\.py)`(?:: (.+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """Tests of a file: all, or those with some words in their names."""
-
     file: Path
     words: str = ""
 
     def has(self, case: str) -> bool:
-        """Whether a case of pytest, by its name, is one of them."""
         file, _, test = case.partition("::")
         wanted = self.file.relative_to(REPOSITORY).as_posix()
         return file == wanted and self.words.replace(" ", "_") in test.partition("[")[0]
@@ -27,19 +24,15 @@ class Closing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What was found, and the tests that would find it again."""
-
     name: str
     found: str
     tests: tuple[Closing, ...]
 
     def has(self, case: str) -> bool:
-        """Whether a case of pytest is one of its tests."""
         return any(closing.has(case) for closing in self.tests)
 
 
 def findings() -> list[Finding]:
-    """The rows of the page."""
     rows = re.findall(r"^\| (F\d+) \| (.+) \| .+ \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     return [Finding(name=name, found=found, tests=_tests(text)) for name, found, text in rows]
 

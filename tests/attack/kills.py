@@ -46,16 +46,13 @@ class Attack:
 
     @property
     def name(self) -> str:
-        """Of the folder of this round."""
         return f"killed-{self.round}"
 
     def count(self) -> None:
-        """Have the table know how far it came, whatever happens next."""
         self.record("tried", max(1, self.done))
         self.record("failed", min(len(self.wrong), max(1, self.done)))
 
     def start(self, words: Sequence[str]) -> "subprocess.Popen[bytes]":
-        """Begin the command in a group of its own."""
         self.starts += 1
         environment = os.environ | {
             "TMPDIR": str(self.temporary), TOKEN: str(self.folder), "PYTHONPATH": str(REPOSITORY),
@@ -67,7 +64,6 @@ class Attack:
             )  # fmt: skip
 
     def processes(self) -> list[int]:
-        """All processes that came of the command."""
         mark, found = f"{TOKEN}={self.folder}".encode(), []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -78,7 +74,6 @@ class Attack:
         return found
 
     def workers(self, main: int) -> list[int]:
-        """Those that are Python and not the main one."""
         names = {pid: name_of(pid) for pid in self.processes() if pid != main}
         return [pid for pid, name in names.items() if name.startswith("python")]
 
@@ -108,7 +103,6 @@ class Attack:
             send(pid, signal.SIGKILL)
 
     def finish(self, words: Sequence[str]) -> dict:
-        """Run the command to its end; the object of its last line."""
         start = time.monotonic()
         child = self.start(words)
         code = child.wait(timeout=END_S)
@@ -121,17 +115,14 @@ class Attack:
         return json.loads(text.strip().splitlines()[-1])
 
     def last_line(self) -> dict:
-        """The object that the start has printed that ended by itself."""
         return json.loads(self.last_words())
 
     def last_words(self) -> str:
-        """The last line of the last start."""
         text = (self.folder / f"{self.starts}.out").read_text(errors="replace")
         return (text.strip().splitlines() or [""])[-1]
 
 
 def name_of(pid: int) -> str:
-    """What a process is called."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
@@ -139,7 +130,6 @@ def name_of(pid: int) -> str:
 
 
 def send(pid: int, number: int) -> None:
-    """A signal to what may be gone."""
     try:
         os.killpg(-pid, number) if pid < 0 else os.kill(pid, number)
     except ProcessLookupError:
@@ -147,7 +137,6 @@ def send(pid: int, number: int) -> None:
 
 
 def wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Until it has ended, or the time is over."""
     end = time.monotonic() + seconds
     while child.poll() is None and time.monotonic() < end:
         time.sleep(0.02)
@@ -169,7 +158,6 @@ def attacked(
     """
 
     def settled() -> bool:
-        """Judge what was killed too late for more."""
         if (result := finished()) is None:
             return False
         judge(result)
@@ -217,6 +205,5 @@ def resumed(folder: Path, fresh: Sequence[str], again: Sequence[str]) -> Sequenc
 
 
 def partial_files(folder: Path) -> list[str]:
-    """Those that a finished command has no more use for."""
     left = [*folder.rglob("*.part"), *folder.rglob("*.partial")]
     return [str(path.relative_to(folder)) for path in left]

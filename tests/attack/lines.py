@@ -33,7 +33,6 @@ class Verdict:
 
 
 def good_lines(path: Path, number: int = 40) -> list[bytes]:
-    """The first records of a file."""
     return gzip.decompress(path.read_bytes()).splitlines()[:number]
 
 
@@ -86,7 +85,6 @@ def attacked_file(file: Path, number: int, seed: int) -> Verdict:
 
 
 def _timed(path: Path) -> tuple[Counter[str], Counter[str], float]:
-    """What came of a line, and its seconds."""
     found: list[tuple[Counter[str], Counter[str]]] = []
     seconds = least_s(lambda: found.append(counted(path)))
     return *found[-1], seconds

@@ -23,7 +23,6 @@ def _steps(raw: dict[str, Any]) -> list[Any]:
 
 
 def _leaves(node: Any) -> Iterator[tuple[Any, Any]]:
-    """(container, key) of every number and text."""
     for key in node if isinstance(node, dict) else range(len(node)):
         if isinstance(node[key], list | dict):
             yield from _leaves(node[key])

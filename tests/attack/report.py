@@ -1,15 +1,8 @@
 """``make attack``: everything under tests/attack, slow tests too, as a table of what held.
 
-A test that tries many things says how many with ``record_property("tried", n)``, and of a partial
-success ``("failed", n)``, as often as it likes; without them it counts as one. A new attack is a
-new test here: kills of running commands belong into ``test_kills.py``. A second table has a row for
-each finding of docs/reliability.md, with the tests that the page names, wherever they are.
-
-What came of a case is a file in a folder of its commit and sizes. The same command therefore goes
-on where it was ended (cases that held are not run again), parts may run one after another or at the
-same time (``ONLY=kills``), and the table is whole whatever fails. ``SECONDS=`` begins no further
-case after that time; ``RUN=`` names the folder, where cases of several commits shall count (the
-table names them).
+A test that tries many things says how many with ``record_property("tried", n)``, and how many
+``"failed"``; without them it counts as one. What came of a case is a file in a folder of its commit
+and sizes, so the same command goes on where it was ended, and parts make one table.
 """
 
 import json
@@ -53,24 +46,20 @@ class Case:
 
     @property
     def attack(self) -> str:
-        """Its test, in words: a row of the table."""
         name = self.short.partition("[")[0].replace(".py::test_", ": ").replace("_", " ")
         return name.removeprefix("test ")
 
     @property
     def short(self) -> str:
-        """Its name without the folder."""
         return short(self.name)
 
 
 def short(name: str) -> str:
-    """A case without the folder of its file."""
     file, _, test = name.partition("::")
     return f"{Path(file).name}::{test}"
 
 
 def case_of(report: pytest.TestReport, commit: str = "") -> Case:
-    """What pytest tells of a case."""
     notes = dict(report.user_properties)
     tried = int(str(notes.pop("tried", 1)))
     failed = max(int(str(notes.pop("failed", 0))), int(report.failed))
@@ -92,24 +81,19 @@ def case_of(report: pytest.TestReport, commit: str = "") -> Case:
 
 
 class Results:
-    """The files of cases in a folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
     def cases(self) -> list[Case]:
-        """All that are there, in the order of their names."""
         found = [json.loads(path.read_text()) for path in self.folder.glob("*.json")]
         return sorted((Case(**row) for row in found), key=lambda case: case.name)
 
     def keep(self, case: Case) -> None:
-        """Write what came of one."""
         name = re.sub(r"[^\w.-]+", "-", case.short)[:80]
         write_json(self.folder / f"{name}-{zlib.crc32(case.name.encode()):08x}.json", asdict(case))
 
     def held(self) -> set[str]:
-        """Names of those that need not be run again."""
         return {case.name for case in self.cases() if not (case.failed or case.left_out)}
 
 
@@ -173,7 +157,6 @@ def _git(*words: str) -> bytes:
 
 
 def about(cases: Sequence[Case]) -> str:
-    """What was tried on what."""
     commits = ", ".join(sorted({case.commit for case in cases}))
     sizes = ", ".join(f"{number} {what}" for what, number in SIZES.items())
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
@@ -199,7 +182,6 @@ class Plugin:
         self.waiting: list[str] = []
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """The session, to be ended once the time is over."""
         self._session = session
 
     @pytest.hookimpl(tryfirst=True)
@@ -222,11 +204,9 @@ class Plugin:
         )
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """What is to be done here."""
         self.waiting = [item.nodeid for item in session.items]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """One case; what fails before or after it, too."""
         if report.when != "call" and report.passed:
             return
         self._results.keep(case_of(report, self._commit))
@@ -235,7 +215,6 @@ class Plugin:
             self.write()
 
     def pytest_runtest_logfinish(self) -> None:
-        """Begin no more once the time is over."""
         if self._session is not None and time.monotonic() > self._end:
             self._session.shouldstop = "the time is over; the same command goes on"
 
@@ -256,7 +235,6 @@ class Plugin:
 
 
 def main() -> int:
-    """Run the attack; extra words go to pytest."""
     asked, name = os.environ.get, commit()
     sizes = "-".join(f"{what}-{number}" for what, number in SIZES.items())
     results = Results(OUT / (asked("ATTACK_RUN") or f"{name}-{sizes}"))

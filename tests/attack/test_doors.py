@@ -71,9 +71,7 @@ def told(report: Path) -> list[tuple[str, int]]:
     return sorted((Path(entry.file).name, entry.line) for entry in entries)
 
 
-def test_nine_bad_lines_among_fifty_cost_themselves_at_every_door(
-    door, root, tmp_path, record_property
-):
+def test_nine_bad_lines_cost_themselves_at_every_door(door, root, tmp_path, record_property):
     first = f"{TASKS[0]}.json"
     bad = [(first, GOOD + number) for number in range(9)]
     record_property("tried", 5 * len(bad))

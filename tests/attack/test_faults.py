@@ -31,7 +31,6 @@ def tuned(folder: Path, fault: Fault) -> None:
     append, commit = JsonLines.append, Database.commit_json
 
     def torn(path: Path, line: bytes) -> None:
-        """Only half of the line that comes now."""
         if fault.comes_now:
             with fault.at_rest(), path.open("ab") as file:
                 file.write(line[: len(line) // 2])

@@ -45,7 +45,6 @@ def begun(tmp_path, monkeypatch):
 
 
 def opened(tmp_path, *words):
-    """A command of this user."""
     environment = os.environ | {
         "XDG_CONFIG_HOME": str(tmp_path / "mine"), "PYTHONPATH": f"{REPOSITORY}:{tmp_path}",
     }  # fmt: skip

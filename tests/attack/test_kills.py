@@ -83,7 +83,6 @@ def test_tune(attack, part):
 
 
 def wrong_in(folder: Path, result: dict) -> list[str]:
-    """What a tuning run has lost, has twice, blames or leaves."""
     told: list[str] = []
     rows = read_trials(folder / JOURNAL_FILE, told.append)
     places = Counter((row.batch, row.position) for row in rows)
@@ -141,7 +140,6 @@ TRAIN = [
 
 
 def weights(folder: Path) -> dict[str, bytes]:
-    """Every tensor of the best checkpoint."""
     from pruner.models.checkpoint.tensors import load_content
 
     state = load_content(folder / "best.safetensors")["state"]
@@ -176,7 +174,6 @@ def test_train(attack):
 
 
 def arrays(folder: Path) -> dict[str, bytes]:
-    """Every array of every archive below a folder."""
     found = {}
     for path in sorted(folder.rglob("*.npz")):
         with np.load(path) as stored:
@@ -238,14 +235,12 @@ def wrong_in_pools(folder: Path, whole: Path) -> list[str]:
 
 
 def ledger_of(path: Path) -> tuple[Counter[int], set[tuple[int, str]]]:
-    """How often every program was timed, and what went wrong with which."""
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     timed = Counter(entry["program"] for entry in entries if entry.get("costs_s"))
     return timed, {(entry["program"], entry["error"]) for entry in entries if entry.get("error")}
 
 
 def inputs_of(path: Path) -> list[object]:
-    """Which program each record is of."""
     return [json.loads(line)["i"] for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 

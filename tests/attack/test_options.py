@@ -52,7 +52,6 @@ def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any
 
 
 def accepted(values: dict[str, Any]) -> tuple[int, list[tuple[str, Any]]]:
-    """How many wrong values were tried, and those that were taken."""
     tried, taken = 0, []
     config = OmegaConf.create(values)
     for name, default in leaves(values):

@@ -40,7 +40,6 @@ class StandIn(FakeMeasurer):
         pass
 
     def begin_reference(self, module: Any, arguments: Any, path: Path) -> Future[str | None]:
-        """Written as a worker does."""
         from pruner.tune.measure.numerics import save_reference
 
         save_reference(path, {"signed": [np.arange(4.0)]})
@@ -49,7 +48,6 @@ class StandIn(FakeMeasurer):
         return done
 
     def results(self, batch: Any, accept: Any, check: Any, stopped: Any) -> Any:
-        """Right, as far as the reference can be read."""
         from pruner.tune.measure.numerics import load_reference
 
         assert load_reference(check.expected)["signed"][0].tolist() == [0, 1, 2, 3]
@@ -57,7 +55,6 @@ class StandIn(FakeMeasurer):
             yield position, replace(outcome, checked=outcome.error is None)
 
     def export(self, module: Any, path: Path) -> None:
-        """In two pieces and in place, as a linker writes."""
         text = module.script()
         for mode, piece in (("w", text[:100]), ("a", text[100:])):
             with path.open(mode) as file:
@@ -65,7 +62,6 @@ class StandIn(FakeMeasurer):
 
 
 def tuned(folder: Path, _: Fault) -> None:
-    """What the door does: options, run, results."""
     from omegaconf import OmegaConf
 
     from pruner.cli.shared.runs import CONFIG_FILE, read_config, save_config
@@ -122,7 +118,6 @@ def tuned_files(folder: Path) -> dict[str, Any]:
 
 
 def learnt(folder: Path, _: Fault) -> None:
-    """A network of some layers, for some epochs."""
     import torch
 
     from pruner.data.splits import TaskSplit
@@ -146,7 +141,6 @@ def learnt(folder: Path, _: Fault) -> None:
 
 
 def learnt_files(folder: Path) -> dict[str, Any]:
-    """Weights of the last epoch and of the best one."""
     from pruner.models.checkpoint.checkpoint import BEST, load_checkpoint
     from pruner.models.checkpoint.tensors import load_content
     from pruner.models.training.training import LAST
@@ -170,9 +164,7 @@ def chosen(events: list[str]) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["killed", "full"])
 @pytest.mark.parametrize(("job", "files"), [(tuned, tuned_files), (learnt, learnt_files)])
-def test_files_beside_the_loop_are_whole_or_made_again(
-    job, files, kind, tmp_path, record_property, log
-):
+def test_files_beside_the_loop_are_whole(job, files, kind, tmp_path, record_property, log):
     with forked_from([__name__, *PRELOADED, *OF_FITS]):
         walk(job, files, kind, tmp_path, record_property, log)
 

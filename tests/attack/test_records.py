@@ -15,6 +15,8 @@ from pruner import features
 from pruner.data.parse import LineParser
 from pruner.data.quarantine import MalformedError
 from pruner.errors import UnsupportedProgram
+from pruner.program.replay import definitions_of
+from pruner.program.tir.saved import FOLDER
 from tests.attack.lines import (
     MAX_LINE_S,
     Verdict,
@@ -23,9 +25,10 @@ from tests.attack.lines import (
     least_s,
     verdicts,
 )
-from tests.attack.mutations import MUTATIONS, damaged
+from tests.attack.mutations import MUTATIONS, OF_TRACES, damaged
 from tests.attack.sizes import LINES
 from tests.paths import REPOSITORY
+from tests.program.tir.test_saved import DECISIONS, location_space
 
 FILE_S = 900.0  # for the lines of one file, on a busy machine
 MAX_BYTES = 1 << 30
@@ -33,32 +36,40 @@ ANSOR = REPOSITORY / "datasets/ansor/measure_records"
 GOOD = good_lines(ANSOR / "cpu-avx2/conv2d_1_64_28_28_64_3_3_1_SAME.json.gz")
 
 
+def assert_counted_once(path, good, bad, tasks=None):
+    path.write_bytes(b"".join(line + b"\n" for line in [*good, *bad]))
+    valid, failed, aside = verdicts(path, tasks)
+    assert valid + failed + aside.total() == len(good) + len(bad)
+    assert valid >= len(good)
+    assert not aside["bad_line"]
+    return failed
+
+
 @pytest.mark.parametrize("task", ["matmul_128_128_128", "conv2d_1_64_28_28_64_3_3_1_SAME"])
 def test_every_damaged_line_of_a_file_is_counted_once(task, tmp_path, record_property):
     good = good_lines(ANSOR / f"cpu-avx2/{task}.json.gz", 10)
     bad = [line for _, line in damaged(good, 8 * len(MUTATIONS), seed=1)]
-    path = tmp_path / f"{task}.json"
-    path.write_bytes(b"".join(line + b"\n" for line in [*good, *bad]))
     record_property("tried", len(bad))
-    valid, failed, aside = verdicts(path)
-    assert valid + failed + aside.total() == len(good) + len(bad)
-    assert valid >= len(good)
-    assert not aside["bad_line"]
+    assert_counted_once(tmp_path / f"{task}.json", good, bad)
+
+
+def assert_judged(line, tasks=None):
+    """And what is taken for a record is replayed, or has a reason for that, too."""
+
+    def judged():
+        with suppress(MalformedError, UnsupportedProgram):
+            parsed = LineParser().parse(line.replace(b"\n", b" "))
+            key = parsed.header.workload_key
+            found = features.featurize_records(key, (), [parsed.steps], tasks=tasks)
+            assert found.valid[0] != (0 in found.failures)
+
+    assert least_s(judged) < MAX_LINE_S
 
 
 @given(kind=st.sampled_from(sorted(MUTATIONS)), random=st.randoms(use_true_random=False))
 @settings(max_examples=150, deadline=None)
 def test_a_line_is_a_record_or_has_a_reason(kind, random):
-    """And what is taken for a record is replayed, or has a reason for that, too."""
-    line = MUTATIONS[kind](json.loads(random.choice(GOOD)), random).replace(b"\n", b" ")
-
-    def judged():
-        with suppress(MalformedError, UnsupportedProgram):
-            parsed = LineParser().parse(line)
-            found = features.featurize_records(parsed.header.workload_key, (), [parsed.steps])
-            assert found.valid[0] != (0 in found.failures)
-
-    assert least_s(judged) < MAX_LINE_S
+    assert_judged(MUTATIONS[kind](json.loads(random.choice(GOOD)), random))
 
 
 def test_lines_that_are_slow_by_their_size_are_refused_at_once():
@@ -102,3 +113,31 @@ def test_fifty_thousand_damaged_lines(record_property, log):
     record_property("peak_mb", peak_bytes >> 20)
     assert not wrong
     assert peak_bytes < MAX_BYTES
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory):
+    """Lines of MetaSchedule's traces, and their design spaces, read once, as by a command."""
+    root = tmp_path_factory.mktemp("traces")
+    location_space().save(root / FOLDER)
+    (path,) = (root / FOLDER).iterdir()
+    header = ['["tir_location_64"]', "llvm", [4, 64, 64, 0, 0, 0, 0, 0]]
+    results = [[1.0e-5], 0, 1.0, 1700000000]
+    rows = [["MS", path.name.partition(".")[0], row] for row in DECISIONS.tolist()]
+    lines = [json.dumps({"i": [header, [[], [row]]], "r": results}).encode() for row in rows]
+    return lines, definitions_of(root)
+
+
+def test_every_damaged_line_of_traces_is_counted_once(traces, tmp_path, record_property):
+    lines, spaces = traces
+    good = [*dict.fromkeys(lines)]
+    bad = [line for _, line in damaged(good, 8 * len(OF_TRACES), seed=1, of=OF_TRACES)]
+    record_property("tried", len(bad))
+    assert assert_counted_once(tmp_path / "location_64.json", good, bad, spaces) > 0
+
+
+@given(kind=st.sampled_from(sorted(OF_TRACES)), random=st.randoms(use_true_random=False))
+@settings(max_examples=200, deadline=None)
+def test_a_line_of_traces_is_a_record_or_has_a_reason(traces, kind, random):
+    lines, spaces = traces
+    assert_judged(OF_TRACES[kind](json.loads(random.choice(lines)), random), spaces)

@@ -1,11 +1,10 @@
 """The table of the attack is whole whatever fails, and goes on where it was ended."""
 
 import re
-import subprocess
-import sys
 
 from tests.attack.findings import Closing, Finding, findings
 from tests.attack.report import Case, Results, table
+from tests.commands import python
 from tests.paths import REPOSITORY
 
 CASES = """
@@ -43,46 +42,29 @@ plugin.write()
 
 def ran(folder, seconds=1000, **environment):
     (folder / "test_some.py").write_text(CASES)
-    command = [sys.executable, "-c", RUN, str(folder), str(seconds)]
-    quick = {"PYTHONPATH": str(REPOSITORY), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env={**quick, **environment},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    quick = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = python("-c", RUN, folder, seconds, bare=True, **quick, **environment)
     assert done.returncode == 0, done.stderr
     return (folder / "copy.md").read_text()
 
 
-def test_what_failed_is_run_again_and_what_held_is_not(tmp_path):
-    text = ran(tmp_path)
+def test_what_held_is_not_run_again_and_what_failed_or_waits_is_told(tmp_path):
+    text = ran(tmp_path, seconds=0)
     assert text.startswith("# What was tried, held and failed\n\nCommit abc; ")
+    assert "| all | 40 | 40 | 0 |" in text
+    assert "* some: good: peak_mb 7" in text
+    assert "* not run yet: test_some.py::test_kinds[a/b]" in text
+    text = ran(tmp_path, ONLY="kinds")
+    assert "* not run yet, of other parts: 1 cases" in text
     assert "| some: good | 40 | 40 | 0 |" in text
     assert "| some: kinds | 40 | 37 | 3 |" in text
-    assert "| all | 80 | 77 | 3 |" in text
-    assert "* some: good: peak_mb 7" in text
     assert "* FAILED test_some.py::test_kinds[c]: " in text
     assert "the line that tells" in text
+    text = ran(tmp_path, SECOND="1")
+    assert "| all | 80 | 80 | 0 |" in text
     assert "* left out: some: left out: Skipped: no device" in text
-    again = ran(tmp_path, SECOND="1")
-    assert "| all | 80 | 80 | 0 |" in again
-    assert "FAILED" not in again
-
-
-def test_what_is_not_begun_in_time_is_said(tmp_path):
-    text = ran(tmp_path, seconds=0)
-    assert "| all | 40 | 40 | 0 |" in text
-    assert "* not run yet: test_some.py::test_kinds[a/b]" in text
-    assert "not run yet" not in ran(tmp_path)
-
-
-def test_parts_that_are_run_apart_make_one_table(tmp_path):
-    """Each knows what the others have not done."""
-    text = ran(tmp_path, ONLY="kinds")
-    assert "* not run yet, of other parts: 2 cases" in text
-    assert "| all | 40 | 37 | 3 |" in text
-    text = ran(tmp_path, ONLY="not kinds")
+    assert "FAILED" not in text
     assert "not run yet" not in text
-    assert "| all | 80 | 77 | 3 |" in text
 
 
 def test_a_table_by_hand(tmp_path):

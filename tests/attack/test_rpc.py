@@ -44,7 +44,6 @@ def silent(connection):
 
 
 def endless(connection):
-    """Claims two gigabytes, and sends them."""
     connection.sendall(MAGIC + struct.pack("<i", 2**31 - 1))
     while True:
         connection.sendall(b"\0" * (1 << 16))

@@ -4,6 +4,7 @@ import pytest
 
 from pruner.cli.shared.door import run_door
 from tests.cli import toy_records
+from tests.cli.outcome import Outcome
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def door(monkeypatch, capsys, tmp_path):
         out, err = capsys.readouterr()
         lines = out.strip().splitlines()
         result = json.loads(lines[-1]) if lines and code == 0 and lines[-1][0] == "{" else None
-        return code, result, err + ("" if result else out)
+        return Outcome(code, result, err + ("" if result else out))
 
     return run
 
@@ -72,8 +73,7 @@ def trained(command, toy_root, tmp_path_factory, _trained):
         if words not in _trained:
             folder = tmp_path_factory.mktemp("trained")
             given = (f"data.root={toy_root}", f"outputs={folder}", *toy_records.QUICK, *words)
-            code, result, err = command("train", "platform=v100", *given)
-            assert code == 0, err
+            result, err = command("train", "platform=v100", *given).done
             _trained[words] = result, err
         return _trained[words]
 
@@ -85,8 +85,7 @@ def run(door):
     """Run a door that must succeed; returns its last stdout line as JSON."""
 
     def run(name, *arguments):
-        code, result, err = door(name, *arguments)
-        assert code == 0, err
+        result, _ = door(name, *arguments).done
         return result
 
     return run

@@ -1,9 +1,9 @@
 """A folder of matrix products on two GPUs: Ansor's steps, latencies by a formula."""
 
 import itertools
-import json
 import math
 
+from tests import matmul_logs
 from tests.features.matmul_skeleton import matmul_steps
 
 PLATFORMS = {"k80": 3.0, "v100": 1.0}  # how much longer
@@ -11,20 +11,16 @@ SHAPES = [(256, 128, 128), (128, 512, 256), (512, 128, 64), (64, 64, 512), (256,
           (1024, 64, 128)]  # m, k, n  # fmt: skip
 TILES = [(1, 8, 2, 2), (1, 8, 1, 2), (2, 8, 2, 1), (1, 4, 2, 2)]
 REDUCED = [(4, 2), (8, 1)]
-TARGET = [-1, 16, 64, 49152, 1 << 30, 1024, 8, 32]
 
 
 def write(root):
-    """32 programs of six shapes on two platforms; returns the data root."""
     for platform, slower in PLATFORMS.items():
-        folder = root / "measure_records" / platform
-        folder.mkdir(parents=True)
-        for m, k, n in SHAPES:
-            lines = [
-                json.dumps(record((m, k, n), rows, columns, reduced, slower))
+        for shape in SHAPES:
+            records = [
+                record(shape, rows, columns, reduced, slower)
                 for rows, columns, reduced in itertools.product(TILES, TILES, REDUCED)
             ]
-            (folder / f"matmul_{m}_{k}_{n}.json").write_text("\n".join(lines) + "\n")
+            matmul_logs.write(root / "measure_records" / platform, shape, records)
     return root
 
 
@@ -34,9 +30,4 @@ def record(shape, rows, columns, reduced, slower):
     reused = math.prod(rows) * math.prod(columns) / (math.prod(rows) + math.prod(columns))
     latency_s = slower * math.prod(shape) * 1e-12 * (1 + 64 / threads + 32 / reused)
     latency_s *= 1 + shape[1] / 1024 / reduced[1]
-    steps = matmul_steps(*shape, rows, columns, reduced)
-    return {
-        "i": [[json.dumps(["matmul_layer", *shape]), "cuda", TARGET, "", 0, []], [[], steps]],
-        "r": [[latency_s], 0, 1.0, 1700000000],
-        "v": "v0.6",
-    }
+    return matmul_logs.record(shape, matmul_steps(*shape, rows, columns, reduced), latency_s)

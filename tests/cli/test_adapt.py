@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 
-from pruner.cli.shared.door import run_door
 from pruner.features import FEATURE_SET_VERSION
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
@@ -55,22 +54,9 @@ def root(tmp_path_factory):
     return f"data.root={folder}"
 
 
-def door(monkeypatch, capsys, folder, *arguments):
-    code = 0
-    try:
-        run_door("adapt", [f"outputs={folder}", *arguments])
-    except SystemExit as stop:
-        code = stop.code
-    out, err = capsys.readouterr()
-    return code, json.loads(out.strip().splitlines()[-1]) if code == 0 else None, err
-
-
 @pytest.mark.slow
-def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(
-    monkeypatch, capsys, tmp_path, root
-):
-    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, root)
-    assert code == 0, err
+def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(door, tmp_path, root):
+    result, _ = door("adapt", f"outputs={tmp_path}", *TINY, root).done
     assert set(result["methods"]) == {"scratch", "random", "moa"}
     moa = result["methods"]["moa"]
     assert moa["area"]["mean"] > 0
@@ -99,8 +85,7 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(
     (run / "cells" / "moa-seed-1.json").rename(tmp_path / "lost.json")
     shutil.copy(run / "results.csv", tmp_path / "before.csv")
     (run / "cells" / "scratch-seed-0.json").unlink()
-    code, again, err = door(monkeypatch, capsys, tmp_path, f"resume={run}", "num_workers=2")
-    assert code == 0, err
+    again, _ = door("adapt", f"outputs={tmp_path}", f"resume={run}", "num_workers=2").done
     lost = json.loads((tmp_path / "lost.json").read_text())
     found = json.loads((run / "cells" / "moa-seed-1.json").read_text())
     assert found["curve"]["relative_latency"] == lost["curve"]["relative_latency"]
@@ -111,35 +96,30 @@ def test_methods_are_compared_and_a_run_goes_on_where_it_stopped(
     # Another method joins; what is there stays and is not computed again.
     before = (run / "cells" / "moa-seed-1.json").stat().st_mtime_ns
     assert moa["checkpoint"].startswith(str(run / "models"))
-    code, more, err = door(monkeypatch, capsys, tmp_path, f"resume={run}", "method=none")
-    assert code == 0, err
+    more, _ = door("adapt", f"outputs={tmp_path}", f"resume={run}", "method=none").done
     assert set(more["methods"]) == {"scratch", "random", "moa", "none"}
     assert set(pd.read_csv(run / "results.csv").method) == set(more["methods"])
     assert (run / "cells" / "moa-seed-1.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.slow
-def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(
-    monkeypatch, capsys, tmp_path, root
-):
+def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(door, tmp_path, root):
     tiny = (*TINY, root, "seeds=[0]", "method=none")
-    code, result, err = door(monkeypatch, capsys, tmp_path, *tiny)
-    assert code == 0, err
+    result, _ = door("adapt", f"outputs={tmp_path}", *tiny).done
     given = f"checkpoint={result['run_dir']}/source"
-    code, result, err = door(monkeypatch, capsys, tmp_path, *tiny, "run_id=given", given)
-    assert code == 0, err
+    result, _ = door("adapt", f"outputs={tmp_path}", *tiny, "run_id=given", given).done
     # never adapted, it is as good afterwards
     assert result["methods"]["none"]["source_top1_after"]["mean"] == result["source_top1_before"]
 
 
-def test_a_model_that_is_not_the_given_checkpoints_is_refused(monkeypatch, capsys, tmp_path, root):
+def test_a_model_that_is_not_the_given_checkpoints_is_refused(door, tmp_path, root):
     ranker = NeuralRanker(TenSetMLP(), ColumnScaler())
     info = CheckpointInfo(
         model=ModelSpec.of(TenSetMLP), feature_version=FEATURE_SET_VERSION, dataflow="paper"
     )
     save_checkpoint(tmp_path / "best.safetensors", ranker, info)
     words = (*TINY, root, f"checkpoint={tmp_path}/best.safetensors")
-    code, _, err = door(monkeypatch, capsys, tmp_path, *words)
+    code, _, err = door("adapt", f"outputs={tmp_path}", *words)
     assert (code, "leave out model.width=16" in err) == (2, True), err
     assert not (tmp_path / "adapt").exists()
 
@@ -165,10 +145,6 @@ def test_a_model_that_is_not_the_given_checkpoints_is_refused(monkeypatch, capsy
         (("+variants.moa={of:moa}",), "conf/adaptation has a method of that name"),
     ],
 )
-def test_mistakes_are_one_line_that_names_the_fix(monkeypatch, capsys, tmp_path, arguments, says):
-    code, _, err = door(monkeypatch, capsys, tmp_path, *TINY, *arguments)
-    assert code == 2
-    line = [line for line in err.splitlines() if line.startswith("error")]
-    assert len(line) == 1
-    assert says in line[0]
+def test_mistakes_are_one_line_that_names_the_fix(door, tmp_path, arguments, says):
+    assert says in door("adapt", f"outputs={tmp_path}", *TINY, *arguments).refusal
     assert not (tmp_path / "adapt").exists()  # nothing that a second start would go on with

@@ -20,13 +20,10 @@ def test_the_driver_of_before_is_refused_with_the_new_commands():
     assert "\n" not in str(told.value)
 
 
-def test_a_missing_environment_is_one_line_that_names_the_fix(tmp_path):
+def test_an_environment_that_is_missing_or_without_ansor_is_refused(tmp_path):
     with pytest.raises(MissingAnsor, match=r"run: pruner collect setup=true") as caught:
         interpreter(tmp_path / "none")
     assert "\n" not in str(caught.value)
-
-
-def test_an_environment_without_ansor_is_refused(tmp_path):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.symlink_to("/bin/false")

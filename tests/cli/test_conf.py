@@ -2,22 +2,22 @@
 
 import inspect
 import re
+import shlex
 from dataclasses import fields
 from functools import cache, partial
 from itertools import pairwise
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
 
 from pruner.cli.shared.help import commands, help_text
-from pruner.cli.shared.known import read_words
+from pruner.cli.shared.known import command_file, read_words
 from pruner.cli.shared.recipe_options import recipe_of
 from pruner.models.training.fit import TRAINER
 from pruner.models.training.recipe import Recipe
-from tests.paths import CONF
+from tests.cli.outcome import composed
+from tests.paths import CONF, PAGES
 
 ALLOWED = ("pruner.", "torch.optim.", "pytorch_lightning.")
 LEARNING = ["model", "loss", "batches", "optimizer", "schedule", "trainer", "store", "logger"]
@@ -46,14 +46,7 @@ WITHOUT_MEANING = {f"platform.{name}" for name in ("name", "kind", "title")} | {
 
 @cache
 def container(command, *choices):
-    """The whole configuration as plain values; not to be changed."""
     return OmegaConf.to_container(composed(command, *choices), resolve=True)
-
-
-def composed(command, *overrides):
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose(command, overrides=list(overrides))
 
 
 def targets(node):
@@ -87,16 +80,11 @@ EVERY = pytest.mark.parametrize(
 
 
 @EVERY
-def test_every_choice_composes_and_names_allowed_classes(words):
-    found = [node["_target_"] for node in targets(container(*words))]
-    assert [target for target in found if not target.startswith(ALLOWED)] == []
-
-
-@EVERY
-def test_files_name_every_argument_of_what_they_build_and_no_other(words):
+def test_every_choice_composes_and_names_allowed_classes_and_each_of_their_arguments(words):
     """So a name, a default and a meaning stand there, and `--help` needs no constructor."""
     for node in targets(container(*words)):
         target = node["_target_"]
+        assert target.startswith(ALLOWED)
         is_class = target.rpartition(".")[2][:1].isupper()
         accepted = inspect.signature((get_class if is_class else get_method)(target)).parameters
         given = {key for key in node if key not in ("_target_", "_partial_")}
@@ -122,7 +110,6 @@ def test_every_option_of_a_command_has_a_meaning(command):
 
 
 def parts_of(value):
-    """What a factory or an object is made of."""
     if isinstance(value, partial):
         return value.func, parts_of(value.func)[1] | value.keywords
     if isinstance(value, type) or (callable(value) and not hasattr(value, "of_lists")):
@@ -132,8 +119,48 @@ def parts_of(value):
 
 
 def test_a_recipe_from_python_is_that_of_the_command():
-    GlobalHydra.instance().clear()
     given, default = recipe_of(composed("train")), Recipe()
     for name in (field.name for field in fields(Recipe) if field.name != "trainer"):
         assert parts_of(getattr(given, name)) == parts_of(getattr(default, name)), name
     assert given.trainer == TRAINER
+
+
+COMMANDS = sorted(commands())
+_COMMAND = re.compile(r"(?:python -m pruner\.cli\.|python |pruner )(\w+)(?:\.py)? (.*)")
+_START = r"(?:python|pruner) "
+
+
+def shown(text):
+    """Command and words of every command line: blocks, and words in backticks."""
+    text = re.sub(r"\\\n\s*|\n {12,}(?=[\"'])", " ", text)
+    fenced = "".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    lines = re.findall(rf"^ {{2,}}({_START}.*)$", text, re.MULTILINE)
+    lines += re.findall(rf"^{_START}.*$", fenced, re.MULTILINE)
+    lines = [re.split(r" {2,}|\s#", line)[0] for line in lines]  # what follows is a remark
+    lines += re.findall(rf"`({_START}[^`\n]*)`", text)
+    for found in filter(None, map(_COMMAND.fullmatch, lines)):
+        words = [word for word in shlex.split(found[2]) if "=" in word or word == "-m"]
+        if found[1] in COMMANDS and words:
+            known = [word.replace("platform=NAME", "platform=v100") for word in words]
+            yield found[1], tuple(word for word in known if "<" not in word)
+
+
+def documented():
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    texts += [command_file(command)["hydra"]["help"]["template"] for command in COMMANDS]
+    return sorted({one for text in texts for one in shown(text)})
+
+
+def test_commands_are_found_in_pages_and_help():
+    found = documented()
+    assert len(found) > 100
+    assert {command for command, _ in found} >= {"tune", "deploy", "train", "adapt"}
+    assert ("tune", ("network=resnet18", "list=true")) in found
+
+
+@pytest.mark.slow  # every command line is composed
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_that_is_shown_is_known(command):
+    for shown_command, words in documented():
+        if shown_command == command:
+            read_words(command, words)  # raises, with the nearest name

@@ -1,38 +1,24 @@
 """``pruner deploy``: kernels of operators with their sources, and what it refuses in one line."""
 
-import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from experiments.common.comparison import started
+from tests.commands import ran
 from tests.tune.unhurried import UNHURRIED
-
-
-def run(repository, script, *words):
-    env = os.environ | {"PYTHONPATH": str(repository)}
-    command = started([script, *words], repository)
-    return subprocess.run(
-        command, cwd=repository, env=env, capture_output=True, text=True, check=False
-    )
 
 
 @pytest.mark.tvm
 @pytest.mark.slow
 @pytest.mark.parametrize("compile_only", [False, True])
-def test_operators_become_libraries_and_sources(repository, tmp_path, compile_only):
+def test_operators_become_libraries_and_sources(tmp_path, compile_only):
     words = ["workload.m=32", "workload.n=32", "workload.k=32", "budget.trials=2", "verify=false"]
     words += [f"outputs={tmp_path}", "run_id=one", "measure.repeats=1", "measure.min_repeat_ms=1"]
     words += UNHURRIED
-    done = run(repository, "tune.py", *words, f"compile_only={str(compile_only).lower()}")
-    assert done.returncode == 0, done.stderr
+    ran("tune.py", *words, f"compile_only={str(compile_only).lower()}")
     folder = tmp_path / "tune" / "one"
-    done = run(repository, "deploy", f"run={folder}")
-    assert done.returncode == 0, done.stderr
-    ((name, kernel),) = json.loads(done.stdout.splitlines()[-1])["kernels"].items()
+    ((name, kernel),) = ran("deploy", f"run={folder}")[0]["kernels"].items()
     ir, assembly = [Path(path).read_text(encoding="utf-8") for path in kernel["sources"]]
     assert "define" in ir
     assert ".text" in assembly
@@ -51,18 +37,15 @@ def test_operators_become_libraries_and_sources(repository, tmp_path, compile_on
 
 @pytest.mark.tvm
 @pytest.mark.slow
-def test_the_kernel_of_a_gpu_comes_with_its_cuda_source(repository, tmp_path):
+def test_the_kernel_of_a_gpu_comes_with_its_cuda_source(tmp_path):
     """Compiled where no GPU is: the library, and the kernel as CUDA that its launches name."""
     if shutil.which("nvcc") is None:
         pytest.skip("no nvcc")
     words = ["workload.m=64", "workload.n=64", "workload.k=64", "budget.trials=2", "verify=false"]
     words += [f"outputs={tmp_path}", "run_id=gpu", "platform=a100", "compile_only=true"]
     words += UNHURRIED
-    done = run(repository, "tune.py", *words)
-    assert done.returncode == 0, done.stderr
-    done = run(repository, "deploy", f"run={tmp_path / 'tune' / 'gpu'}")
-    assert done.returncode == 0, done.stderr
-    ((name, kernel),) = json.loads(done.stdout.splitlines()[-1])["kernels"].items()
+    ran("tune.py", *words)
+    ((name, kernel),) = ran("deploy", f"run={tmp_path / 'tune' / 'gpu'}")[0]["kernels"].items()
     (source,) = map(Path, kernel["sources"])
     assert source.name == f"{name}.cu"
     assert "__global__ void" in source.read_text(encoding="utf-8")
@@ -71,14 +54,10 @@ def test_the_kernel_of_a_gpu_comes_with_its_cuda_source(repository, tmp_path):
 
 
 def test_what_is_no_run_of_tune_is_told_in_one_line(command, tmp_path):
-    code, _, err = command("deploy", f"run={tmp_path}")
-    assert code == 2
+    err = command("deploy", f"run={tmp_path}").refusal
     assert err.splitlines()[-1].startswith(f"error: run={tmp_path}: no config.yaml there")
     (tmp_path / "config.yaml").write_text("model: pacm\n", encoding="utf-8")
-    code, _, err = command("deploy", f"run={tmp_path}")
-    assert code == 2
+    err = command("deploy", f"run={tmp_path}").refusal
     assert err.splitlines()[-1].endswith("a run of another command, it has no network=")
     (tmp_path / "config.yaml").write_text("network: [", encoding="utf-8")
-    code, _, err = command("deploy", f"run={tmp_path}")
-    assert code == 2
-    assert "no configuration" in err.splitlines()[-1]
+    assert "no configuration" in command("deploy", f"run={tmp_path}").refusal

@@ -49,7 +49,6 @@ def hub(tmp_path):
 
 @pytest.fixture
 def write_list(hub, monkeypatch, tmp_path):
-    """Write the list of the set `tiny`; words replace parts of it."""
     monkeypatch.setattr(public, "LISTS", tmp_path)
     commit = git(hub / "team/logs", "rev-parse", "HEAD~1")
 
@@ -79,8 +78,7 @@ def get(door, hub, write_list):
 
 
 def test_records_are_the_logs_in_order_byte_for_byte(get, tmp_path):
-    code, result, err = get()
-    assert code == 0, err
+    result, err = get().done
     assert result.pop("seconds") > 0
     assert result == {
         "set": "tiny", "records": 4, "platforms": {"v100": 4}, "files": 2, "kept": 0,
@@ -98,8 +96,7 @@ def test_records_are_the_logs_in_order_byte_for_byte(get, tmp_path):
 
 def test_a_wrong_checksum_names_the_log_and_the_command_continues(get, write_list, tmp_path):
     write_list(b="0" * 64)
-    code, _, err = get()
-    assert code == 2
+    err = get().refusal
     line = err.strip().splitlines()[-1]
     assert "axis_(2, 3).log + first.log: sha256" in line
     assert "remove records/.sources/team+logs and repeat" in line
@@ -116,8 +113,7 @@ def test_a_wrong_checksum_names_the_log_and_the_command_continues(get, write_lis
     for lock in ("index.lock", "shallow.lock"):  # of a git that was killed
         (clone / ".git" / lock).touch()
     write_list()
-    code, result, err = get()
-    assert code == 0, err
+    result, err = get().done
     assert (result["kept"], result["files"], result["records"]) == (1, 2, 4)
     assert first.stat().st_mtime_ns == written
     code, result, err = get(source="/nowhere")  # everything is there
@@ -130,8 +126,7 @@ def test_other_records_are_left_alone(get, tmp_path, name, content):
     path = tmp_path / GOT / name
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    code, _, err = get()
-    assert code == 2
+    err = get().refusal
     assert f"{GOT}/{name}" in err
     assert "left alone" in err
     assert [*path.parent.iterdir()] == [path]
@@ -145,14 +140,11 @@ def test_settings_of_the_user_do_not_change_the_bytes(get, monkeypatch, tmp_path
     )
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))  # as in a hook of another repository
-    code, _, err = get()
-    assert code == 0, err
+    assert get().done
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_no_git_no_connection_no_commit_and_no_log_are_one_line_each(
-    get, write_list, monkeypatch, tmp_path
-):
+def test_no_git_connection_commit_or_log_is_one_line(get, write_list, monkeypatch, tmp_path):
     def refused(**words):
         code, _, err = get(**words)
         lines = err.strip().splitlines()
@@ -174,9 +166,7 @@ def test_no_git_no_connection_no_commit_and_no_log_are_one_line_each(
 def test_a_set_and_a_folder_must_be_given(door):
     assert "known: gpu-logs" in door("get", "cpu-logs", "out=records")[2]
     for words in ((), ("gpu-logs",), ("out=records",)):
-        code, _, err = door("get", *words)
-        assert code == 2
-        assert "pruner get gpu-logs out=DIR" in err
+        assert "pruner get gpu-logs out=DIR" in door("get", *words).refusal
 
 
 @pytest.fixture(scope="module")

@@ -28,8 +28,7 @@ def logs(tmp_path):
 
 
 def test_the_last_line_is_one_json_object(call, logs, tmp_path):
-    code, found, err = call(f"logs={logs}", "out=data", "platform=v100")
-    assert code == 0, err
+    found, _ = call(f"logs={logs}", "out=data", "platform=v100").done
     assert found.pop("seconds") >= 0
     assert found == {
         "records": 2,
@@ -45,14 +44,10 @@ def test_the_last_line_is_one_json_object(call, logs, tmp_path):
     assert len((tmp_path / "data/quarantine-v100.jsonl").read_text().splitlines()) == 3
     # nothing but the two is left behind
     assert {path.name for path in tmp_path.iterdir()} == {"logs", "data"}
-    code, _, err = call(f"logs={logs}", "out=data", "platform=v100")
-    assert code == 2
-    assert "exists and is left alone" in err
+    assert "exists and is left alone" in call(f"logs={logs}", "out=data", "platform=v100").refusal
 
 
-def test_fused_convolutions_of_one_file_are_told_apart_and_can_all_be_replayed(
-    call, repository, tmp_path
-):
+def test_fused_convolutions_are_told_apart_and_can_be_replayed(call, repository, tmp_path):
     """Under a name that says nothing; a plain convolution would not fit their steps. Of each file
     32 records."""
     folder = repository / "datasets/ansor/measure_records/cpu-avx2"
@@ -62,8 +57,7 @@ def test_fused_convolutions_of_one_file_are_told_apart_and_can_all_be_replayed(
         with gzip.open(folder / f"{name}.json.gz") as file:
             lines += islice(file, 32)
     (tmp_path / "network.log").write_bytes(b"".join(lines))
-    code, _, err = call("logs=network.log", "out=data", "platform=cpu-avx2")
-    assert code == 0, err
+    _, err = call("logs=network.log", "out=data", "platform=cpu-avx2").done
     assert "description" not in err
     tasks = list(RecordRoot(tmp_path / "data").read(Quarantine()))
     assert sorted(task.key.task for task in tasks) == names
@@ -90,7 +84,6 @@ def test_a_platform_that_nobody_described_is_told(call, logs):
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(call, logs, arguments, message):
-    code, _, err = call(*arguments)
-    assert code == 2
+    err = call(*arguments).refusal
     (told,) = err.splitlines()  # and nothing on stdout
     assert message in told

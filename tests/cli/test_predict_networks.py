@@ -2,7 +2,12 @@
 
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
+import pruner
+from pruner.errors import PrunerError
+from tests.tune.networks import small_networks
 from tests.tune.networks.filtering.in_process import use_no_processes
 
 pytestmark = pytest.mark.tvm
@@ -19,12 +24,9 @@ def drafts_here(monkeypatch):
     return use_no_processes(monkeypatch)
 
 
-def test_a_generator_becomes_a_table_and_a_limit_keeps_what_may_be_faster(
-    door, drafts_here, tmp_path
-):
+def test_a_generator_becomes_a_table_that_a_limit_filters(door, drafts_here, tmp_path):
     words = ["predict", f"networks={SPACES}:two"]
-    code, found, err = door(*words, "out=all.csv")
-    assert code == 0, err
+    found, err = door(*words, "out=all.csv").done
     table = pd.read_csv(tmp_path / "all.csv")
     assert table.network.tolist() == ["first", "second"]
     assert table.eval("0 < low_s <= predicted_s <= high_s").all()
@@ -36,8 +38,7 @@ def test_a_generator_becomes_a_table_and_a_limit_keeps_what_may_be_faster(
 
     # between the low ends of both; the second network has a layer more
     low, high = sorted(1e3 * table.low_s)
-    code, found, err = door(*words, "out=kept.csv", f"below_ms={(low + high) / 2!r}")
-    assert code == 0, err
+    found, err = door(*words, "out=kept.csv", f"below_ms={(low + high) / 2!r}").done
     again = pd.read_csv(tmp_path / "kept.csv")
     assert again.kept.tolist() == [True, False]
     same = ["network", "low_s", "predicted_s", "high_s", "flops", "parameter_bytes"]
@@ -80,16 +81,14 @@ def test_a_list_has_a_row_for_each_line_and_names_what_is_refused(door, drafts_h
     ],
 )
 def test_wrong_words_are_refused_in_a_line_before_any_work(words, message, door, tmp_path):
-    code, _, err = door("predict", *words)
-    assert code == 2, err
+    err = door("predict", *words).refusal
     assert message in err
     assert len(err.strip().splitlines()) == 1, err
     assert not (tmp_path / "outputs" / "predict").exists()
 
 
 def test_an_error_of_the_generator_leaves_the_finished_rows(door, drafts_here, tmp_path):
-    code, _, err = door("predict", f"networks={SPACES}:failing", "out=s.csv")
-    assert code == 2, err
+    err = door("predict", f"networks={SPACES}:failing", "out=s.csv").refusal
     assert "RuntimeError: no more layers" in err
     assert "s.csv has the finished forecasts" in err
     assert pd.read_csv(tmp_path / "s.csv").network.tolist() == ["first"]
@@ -115,7 +114,6 @@ def test_ctrl_c_leaves_the_finished_rows(door, drafts_here, tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_processes_give_the_same_table(door, tmp_path, monkeypatch):
-    """Real workers, for imports and for drafts."""
     with monkeypatch.context() as patched:
         use_no_processes(patched)
         code, _, err = door("predict", f"networks={SPACES}:one_is_refused", "out=here.csv")
@@ -125,3 +123,38 @@ def test_processes_give_the_same_table(door, tmp_path, monkeypatch):
     assert code == 3, err
     here, there = (pd.read_csv(tmp_path / name) for name in ("here.csv", "there.csv"))
     pd.testing.assert_frame_equal(here.drop(columns="seconds"), there.drop(columns="seconds"))
+
+
+def test_a_module_has_the_numbers_of_the_command_and_stays_as_it_is(door, monkeypatch, tmp_path):
+    drafts = use_no_processes(monkeypatch)
+    assert door("predict", f"networks={SPACES}:two", "candidates=1", "out=s.csv").done
+    (row,) = pd.read_csv(tmp_path / "s.csv").to_dict("records")
+    made = drafts.drafted
+    network, (x,) = small_networks.faint()
+    network.train()
+    with pruner.Forecaster() as forecaster:
+        found = forecaster(network, x)
+    assert network.training
+    assert drafts.drafted == made  # the command's drafts are on disk
+    assert found.name == "Sequential"
+    seconds = [row["low_s"], row["predicted_s"], row["high_s"]]
+    assert found.forecast.seconds == pytest.approx(seconds, rel=1e-6)
+    assert found.flops == row["flops"]
+    other = pruner.forecast(network, x, options=["drafts=null", "seed=1"])
+    assert other.flops == found.flops
+    assert drafts.drafted == 2 * made
+
+
+def test_what_cannot_be_forecast_is_an_error_of_one_line(monkeypatch, tmp_path):
+    use_no_processes(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PrunerError, match="network=Branches: ") as refused:
+        pruner.forecast(small_networks.Branches(), torch.ones(2))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(PrunerError, match="platform=nothing is unknown"):
+        pruner.Forecaster("nothing")
+    with pytest.raises(PrunerError, match="layout=x: choose"):
+        pruner.forecast(nn.Linear(2, 2), torch.ones(2), options=["layout=x"])
+    for word in ("below_ms=3", "candidates=2", "checkpoint=cpu", "out=s.csv", "data.root=DIR"):
+        with pytest.raises(PrunerError, match=f"leave {word.partition('=')[0]}= out: "):
+            pruner.Forecaster(options=[word])

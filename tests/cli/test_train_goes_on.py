@@ -11,6 +11,7 @@ from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
 from tests.cli import toy_records
+from tests.models.synthetic import exactly
 
 
 @pytest.fixture
@@ -24,13 +25,11 @@ def train(command, toy_root):
 
 @pytest.fixture
 def first(trained):
-    """The result of the run that the others go on from."""
     return trained("model=pacm_narrow", "split=by_task")[0]
 
 
 def test_a_chain_of_runs_adds_up_what_was_seen(first, train, command, toy_root):
-    code, second, err = train("k80", f"checkpoint={first['run_dir']}")
-    assert code == 0, err
+    second, err = train("k80", f"checkpoint={first['run_dir']}").done
     seen = {name: len(tasks) for name, tasks in _info(first).seen_tasks.items()}
     assert f"going on from a PaCM that has seen tasks: {seen['v100']} of v100" in err
     info = _info(second)
@@ -48,8 +47,7 @@ def test_a_chain_of_runs_adds_up_what_was_seen(first, train, command, toy_root):
 
 def test_an_evaluation_tells_of_work_seen_elsewhere(first, command, toy_root):
     given = (f"checkpoint={first['checkpoint']}", f"data.root={toy_root}")
-    code, result, err = command("evaluate", *given, "platform=k80")
-    assert code == 0, err
+    result, err = command("evaluate", *given, "platform=k80").done
     seen = len(_info(first).seen_tasks["v100"])
     assert result["num_tasks"] == 6 > seen
     assert f"the workloads of {seen} evaluated tasks on another platform" in err
@@ -57,21 +55,18 @@ def test_an_evaluation_tells_of_work_seen_elsewhere(first, command, toy_root):
 
 
 def test_without_an_epoch_a_model_judges_as_before(first, train):
-    code, same, err = train("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=0")
-    assert code == 0, err
+    same, err = train("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=0").done
     assert "the training improved nothing" in err
     for name in ("top1", "pairwise_accuracy", "ndcg"):
         assert same[name] == first[name]
-    old, new = (load_checkpoint(_path(run))[0].state_dict() for run in (first, same))
-    assert all(torch.equal(old[name], new[name]) for name in old)
+    exactly(*(load_checkpoint(_path(run))[0].state_dict() for run in (first, same)))
 
 
 def test_a_training_whose_best_epoch_is_the_start_is_told_as_such(first, train):
     """With steps of nothing no epoch is better than the start; with good steps one is."""
     going_on = ("v100", f"checkpoint={first['run_dir']}", "trainer.max_epochs=4")
     for rate in ("1e-30", "1e-2"):
-        code, result, err = train(*going_on, f"optimizer.lr={rate}")
-        assert code == 0, err
+        result, err = train(*going_on, f"optimizer.lr={rate}").done
         unchanged = result["parts"]["run"]["best_epoch"] == -1
         assert unchanged == (rate == "1e-30")
         assert ("best.safetensors holds that model unchanged" in err) == unchanged
@@ -89,8 +84,7 @@ def test_an_imported_model_keeps_its_rows_and_maxima(train, tmp_path):
     )
     given = tmp_path / "given" / "best.safetensors"
     save_checkpoint(given, NeuralRanker(PaCM(**arguments), scaler), info)
-    code, result, err = train("v100", f"checkpoint={tmp_path / 'given'}")
-    assert code == 0, err
+    result, err = train("v100", f"checkpoint={tmp_path / 'given'}").done
     assert "has seen more than it says (nothing)" in err
     ranker, found = load_checkpoint(_path(result))
     assert (found.dataflow, found.model.arguments) == ("official", arguments)
@@ -102,8 +96,7 @@ def test_an_imported_model_keeps_its_rows_and_maxima(train, tmp_path):
 def test_what_is_said_of_a_checkpoint_is_refused_without_one(train):
     """paper_finetuning learned from random weights by plain SGD, and scaler=renew did nothing."""
     for arguments in (["experiment=paper_finetuning"], ["scaler=renew"]):
-        code, _, err = train("v100", *arguments)
-        assert code == 2
+        err = train("v100", *arguments).refusal
         assert "needs a model to continue from; add checkpoint=RUN" in err
 
 
@@ -118,20 +111,16 @@ def test_what_is_said_of_a_checkpoint_is_refused_without_one(train):
     ],
 )
 def test_what_the_weights_decide_cannot_be_chosen(first, train, arguments, told):
-    code, _, err = train("k80", f"checkpoint={first['run_dir']}", *arguments)
-    assert code == 2, err
-    assert told in err.splitlines()[-1]
+    assert told in train("k80", f"checkpoint={first['run_dir']}", *arguments).refusal
 
 
 def test_records_whose_work_was_seen_do_not_judge(trained, train, tmp_path):
     """The same workloads as a training of all but one, under another split."""
     first, _ = trained("model=pacm_narrow", "split=within_task")
-    code, _, err = train("k80", f"checkpoint={first['run_dir']}")
-    assert code == 2
+    err = train("k80", f"checkpoint={first['run_dir']}").refusal
     assert "the checkpoint has seen the work of all" in err.splitlines()[-1]
     other = toy_records.write(tmp_path / "other", shapes=[(48, 48, n) for n in (3, 5, 7, 9, 11)])
-    code, result, err = train("k80", f"checkpoint={first['run_dir']}", f"data.root={other}")
-    assert code == 0, err
+    result, err = train("k80", f"checkpoint={first['run_dir']}", f"data.root={other}").done
     assert "do not judge" not in err
     assert result["num_tasks"] >= 1
 

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 
 from pruner.cli.shared.known import read_words
@@ -23,8 +22,8 @@ from pruner.models.networks.tlp import TLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
-from pruner.paths import conf_folder
 from pruner.tune.run.budget import TuneBudget
+from tests.cli.outcome import composed
 
 pytestmark = pytest.mark.tvm
 FINETUNE = "adaptation=finetune"
@@ -83,10 +82,7 @@ def test_a_model_that_is_not_the_checkpoints_is_refused(tmp_path, door, word):
 
 def test_a_model_that_is_the_checkpoints_may_be_named(tmp_path, monkeypatch):
     words = [f"checkpoint={run_folder(tmp_path)}", "model=tensetmlp"]
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        whole, config = (
-            compose("tune", words, return_hydra_config=given) for given in (True, False)
-        )
+    whole, config = (composed("tune", *words, whole=given) for given in (True, False))
     monkeypatch.setattr(HydraConfig.instance(), "cfg", whole)
     check_contradicted(config, ())
 
@@ -117,16 +113,13 @@ def test_networks_of_ten_and_of_eight_rows_run_live(name):
     assert plan(f"model={name}").make_model().dataflow == rows[name]
 
 
-def test_a_checkpoint_of_the_official_dataflow_runs_live(tmp_path):
+def test_checkpoints_of_the_official_dataflow_run_live_and_of_primitives_do_not(tmp_path):
     network = partial(PaCM, num_dataflow_rows=8, width=8)
     folder = run_folder(tmp_path, "official", network=network)
     ways = (FINETUNE, *(f"adaptation={name}" for name in ("moa_official", "none", "residual")))
     for adaptation in ways:
         model = plan(f"checkpoint={folder}", adaptation).make_model()
         assert model.dataflow == "official"
-
-
-def test_a_checkpoint_that_reads_primitives_is_refused_by_name(tmp_path):
     folder = run_folder(tmp_path, network=TLP)
     told = "TLP reads primitives of Ansor's records, which live spaces do not have"
     with pytest.raises(PrunerError, match=told):
@@ -210,11 +203,20 @@ def test_the_draft_counts_the_cores_of_the_target():
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (["workload=matmool"], "workload=matmool is unknown"),
+        (["workload.m=0"], "workload.m=0"),
+        (["budget.trials=0"], "budget"),
+        (["policy=nothing"], "policy=nothing is unknown"),
+        (["platform=a100"], "platform=a100"),
+        (["task_order=best"], "task_order=best"),
+        (["spaces=quick"], "spaces=quick"),
+        (["workload=file", "workload.path=absent.py"], "no such file"),
         (["plot=[]"], "name at least one run folder"),
+        (["list=true"], "list=true lists the tasks"),
+        (["experiment=paper_tuning", "platform=cpu"], "use draft.form=hardware"),
         (["plot=absent"], "absent: no trials.jsonl"),
         (["runner=rpc"], "runner.key"),
         (["input=1x3"], "add network=NAME"),
-        (["runner=rpc", "runner.key=board"], "name the device"),
         (["network=dcgan", "effort=draft", "compile_only=true"], "effort=draft measures and lea"),
         (["network=dcgan", "effort=draft", "warm_start=[a]"], "effort=draft measures and learns"),
         (["network=dcgan", "effort=draft", "policy=random"], "policy=random: effort=draft has a"),
@@ -257,8 +259,7 @@ def test_formulas_and_variants_need_a_described_device(monkeypatch, tmp_path):
         monkeypatch.setattr(module, "load_draft", lambda *_: None)
     with pytest.raises(PrunerError, match=r"policy=gradient follows .* needs a description"):
         plan("policy=gradient", "platform=cpu-avx2")
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        config = compose("tune", ["network=dcgan", "variants=true"])
+    config = composed("tune", "network=dcgan", "variants=true")
     with pytest.raises(PrunerError, match=r"variants=true: the draft .* needs a description"):
         network.network_tasks(config, SimpleNamespace(device="cpu"), tmp_path)
     assert not list(tmp_path.iterdir())
@@ -300,7 +301,7 @@ def test_an_operator_with_variants_is_the_network_of_a_file(monkeypatch, tmp_pat
     assert read_config(folder / CONFIG_FILE).network == config.network
 
 
-def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
+def test_a_finished_run_takes_no_more_and_says_how_to_get_its_missing_library(tmp_path):
     from pruner.cli.tuning.measured_run import _check_unfinished
 
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=True)
@@ -312,11 +313,6 @@ def test_a_finished_run_that_only_compiled_takes_no_more(tmp_path):
                 _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
         else:
             _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
-
-
-def test_a_finished_run_says_how_to_get_its_missing_library(tmp_path):
-    from pruner.cli.tuning.measured_run import _check_unfinished
-
     config = SimpleNamespace(network="resnet18")
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=False)
     save_metrics(tmp_path, {"trials": 4, "seconds": {"run": 9.0}, "total_seconds": 9.0})

@@ -1,6 +1,5 @@
 """A small record folder whose latencies follow from the steps, and features to match."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ from pruner.features.batch import DEFAULT, ProgramFeatures
 from pruner.features.primitives import primitive_tokens
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS
 from pruner.program.te.skeleton import group_programs
+from tests import matmul_logs
 
 QUICK = ("trainer.max_epochs=1", "batches.programs=8", "trainer.accelerator=cpu")
 SMALL = ("trainer.max_epochs=2", "batches.programs=8", "num_threads=1", "trainer.accelerator=cpu")
@@ -24,27 +24,19 @@ def record(shape, tile, unroll, platform_factor=1.0, error_no=0):
         ["PR", 2, 0, f"auto_unroll_max_step${unroll}"],
     ]
     latency = platform_factor * 1e-6 * m * k * n / (1 + tile) / (1 + 0.1 * np.log2(1 + unroll))
-    key = json.dumps(["matmul_layer", m, k, n])
-    return {
-        "i": [[key, "cuda", [-1, 16, 64, 49152, 1 << 30, 1024, 8, 32], "", 0, []], [[], steps]],
-        "r": [[latency if error_no == 0 else 1e10], error_no, 1.0, 1700000000],
-        "v": "v0.6",
-    }
+    return matmul_logs.record(shape, steps, latency if error_no == 0 else 1e10, error_no)
 
 
 def write(root, platforms=("v100", "k80"), shapes=SHAPES):
     for factor, platform in enumerate(platforms, start=1):
-        folder = root / "measure_records" / platform
-        folder.mkdir(parents=True)
         for shape in shapes:
-            lines = [
-                json.dumps(record(shape, tile, unroll, factor))
+            records = [
+                record(shape, tile, unroll, factor)
                 for tile in (1, 2, 4, 8, 16)
                 for unroll in (0, 16, 64)
             ]
-            lines.insert(3, json.dumps(record(shape, 32, 0, error_no=2)))
-            name = "matmul_" + "_".join(map(str, shape)) + ".json"
-            (folder / name).write_text("\n".join(lines) + "\n")
+            records.insert(3, record(shape, 32, 0, error_no=2))
+            matmul_logs.write(root / "measure_records" / platform, shape, records)
     return root
 
 

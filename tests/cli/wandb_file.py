@@ -14,7 +14,6 @@ FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 def records(path):
-    """Every whole record of a .wandb file in order."""
     data = path.read_bytes()
     assert data[:4] == b":W&B", data[:8]
     place, parts = HEADER, []

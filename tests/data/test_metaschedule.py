@@ -55,7 +55,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_records_have_decisions_before_postprocessing_and_costs(folder):
+def test_records_and_functions_are_unpacked_and_damaged_ones_set_aside(folder):
     [(_, path)], _ = find_databases(folder)
     with Quarantine() as quarantine:
         found = list(read_records(path, quarantine))
@@ -65,9 +65,6 @@ def test_records_have_decisions_before_postprocessing_and_costs(folder):
     assert found[0].trace[0][0][0] == "GetSBlock"  # today's name
     assert found[0].target == TARGET
     assert quarantine.counts == {"malformed_json": 1, "not_a_record": 2}
-
-
-def test_functions_are_unpacked_and_damaged_ones_set_aside(folder):
     [(path, _)], _ = find_databases(folder)
     with Quarantine() as quarantine:
         found = read_workloads(path, quarantine)

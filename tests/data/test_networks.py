@@ -102,14 +102,11 @@ def test_damaged_lists_are_told(tmp_path, rows, message):
         networks_of(tmp_path)
 
 
-def test_targets_of_two_kinds_in_one_file_are_refused(tenset):
+def test_a_root_without_networks_has_none_and_one_of_two_kinds_is_refused(tmp_path, tenset):
+    assert networks_of(tmp_path) == ()
     root = tenset({"x.task.pkl": ("", [])})
     with pytest.raises(DataError, match=r"x\.task\.pkl: tasks of one kind of target"):
         networks_of(root)
-
-
-def test_a_root_without_networks_has_none(tmp_path):
-    assert networks_of(tmp_path) == ()
 
 
 NETWORKS = [

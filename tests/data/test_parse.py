@@ -24,6 +24,28 @@ def with_step(raw, position, step):
     return json.dumps(raw)
 
 
+NAN = float("nan")
+
+
+def split(raw, extent, lengths):
+    return with_step(raw, 1, ["SP", 2, 0, extent, lengths, 1])
+
+
+def cost(raw, costs, error_no=0):
+    return json.dumps({**raw, "r": [costs, error_no, 1, 1]})
+
+
+def steps_are(raw, found):
+    return json.dumps({**raw, "i": [raw["i"][0], [[], found]]})
+
+
+def replaced(raw, old, new):
+    return json.dumps(raw).replace(old, new)
+
+
+TWICE = '"r": [[0.1], 0, 1, 1], "r":'
+
+
 DAMAGE = {
     "cut in the middle": (lambda r: json.dumps(r)[:80], "malformed_json"),
     "two objects": (lambda r: json.dumps(r) + "{}", "malformed_json"),
@@ -37,17 +59,17 @@ DAMAGE = {
     "no steps": (lambda r: json.dumps({**r, "i": [r["i"][0], [[]]]}), "missing_field"),
     "no hardware": (lambda r: json.dumps({**r, "i": [r["i"][0][:2], r["i"][1]]}), "missing_field"),
     "steps are text": (lambda r: json.dumps({**r, "i": [r["i"][0], [[], "SP"]]}), "bad_field"),
-    "cost NaN": (lambda r: json.dumps({**r, "r": [[float("nan")], 0, 1, 1]}), "bad_cost"),
-    "cost infinite": (lambda r: json.dumps({**r, "r": [[float("inf")], 0, 1, 1]}), "bad_cost"),
-    "one cost NaN": (lambda r: json.dumps({**r, "r": [[1e-3, float("nan")], 0, 1, 1]}), "bad_cost"),
-    "cost negative": (lambda r: json.dumps({**r, "r": [[-0.1], 0, 1, 1]}), "bad_cost"),
-    "cost zero": (lambda r: json.dumps({**r, "r": [[0], 0, 1, 1]}), "bad_cost"),
-    "cost filler": (lambda r: json.dumps({**r, "r": [[1e10], 0, 1, 1]}), "bad_cost"),
-    "cost text": (lambda r: json.dumps({**r, "r": [["fast"], 0, 1, 1]}), "bad_cost"),
-    "cost true": (lambda r: json.dumps({**r, "r": [[True], 0, 1, 1]}), "bad_cost"),
-    "no cost": (lambda r: json.dumps({**r, "r": [[], 0, 1, 1]}), "bad_cost"),
+    "cost NaN": (lambda r: cost(r, [NAN]), "bad_cost"),
+    "cost infinite": (lambda r: cost(r, [float("inf")]), "bad_cost"),
+    "one cost NaN": (lambda r: cost(r, [1e-3, NAN]), "bad_cost"),
+    "cost negative": (lambda r: cost(r, [-0.1]), "bad_cost"),
+    "cost zero": (lambda r: cost(r, [0]), "bad_cost"),
+    "cost filler": (lambda r: cost(r, [1e10]), "bad_cost"),
+    "cost text": (lambda r: cost(r, ["fast"]), "bad_cost"),
+    "cost true": (lambda r: cost(r, [True]), "bad_cost"),
+    "no cost": (lambda r: cost(r, []), "bad_cost"),
     "error_no text": (lambda r: json.dumps({**r, "r": [[1], "0", 1, 1]}), "bad_field"),
-    "all_cost NaN": (lambda r: json.dumps({**r, "r": [[1], 0, float("nan"), 1]}), "bad_field"),
+    "all_cost NaN": (lambda r: json.dumps({**r, "r": [[1], 0, NAN, 1]}), "bad_field"),
     "TLM's PPT": (lambda r: with_step(r, 0, ["PPT"]), "unknown_step"),
     "tag with a digit": (lambda r: with_step(r, 1, ["SP2", 2, 0, 16, [1, 4], 1]), "unknown_step"),
     "step without tag": (lambda r: with_step(r, 0, [3, 1]), "bad_step"),
@@ -56,63 +78,31 @@ DAMAGE = {
     "too many fields": (lambda r: with_step(r, 7, ["AN", 3, 0, 5, 1]), "bad_step"),
     "stage negative": (lambda r: with_step(r, 1, ["SP", -2, 0, 16, [1, 4], 1]), "bad_step"),
     "stage a fraction": (lambda r: with_step(r, 1, ["SP", 2.5, 0, 16, [1, 4], 1]), "bad_step"),
-    "length a fraction": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [1, 4.5], 1]), "bad_step"),
-    "length true": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [1, True], 1]), "bad_step"),
-    "no length": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [], 1]), "bad_step"),
-    "extent zero": (lambda r: with_step(r, 1, ["SP", 2, 0, 0, [1, 4], 1]), "absurd_extent"),
-    "length zero": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [1, 0], 1]), "absurd_extent"),
-    "length negative": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [-1, 4], 1]), "absurd_extent"),
-    "extent 2^31 + 1": (
-        lambda r: with_step(r, 1, ["SP", 2, 0, 2**31 + 1, [1, 4], 1]),
-        "absurd_extent",
-    ),
-    "extent 10^30": (lambda r: with_step(r, 1, ["SP", 2, 0, 10**30, [1, 4], 1]), "absurd_extent"),
+    "length a fraction": (lambda r: split(r, 16, [1, 4.5]), "bad_step"),
+    "length true": (lambda r: split(r, 16, [1, True]), "bad_step"),
+    "no length": (lambda r: split(r, 16, []), "bad_step"),
+    "extent zero": (lambda r: split(r, 0, [1, 4]), "absurd_extent"),
+    "length zero": (lambda r: split(r, 16, [1, 0]), "absurd_extent"),
+    "length negative": (lambda r: split(r, 16, [-1, 4]), "absurd_extent"),
+    "extent 2^31 + 1": (lambda r: split(r, 2**31 + 1, [1, 4]), "absurd_extent"),
+    "extent 10^30": (lambda r: split(r, 10**30, [1, 4]), "absurd_extent"),
     "timestamp 1e308": (lambda r: json.dumps({**r, "r": [[1], 0, 1, 1e308]}), "bad_field"),
     "error_no 2^63": (lambda r: json.dumps({**r, "r": [[1], 2**63, 1, 1]}), "bad_field"),
-    "filler of 400 digits beside NaN": (
-        lambda r: json.dumps({**r, "r": [[10**400, float("nan")], 1, 1, 1]}),
-        "malformed_json",
-    ),
-    "NaN and 65 bits in a step": (
-        lambda r: with_step({**r, "nan": float("nan")}, 0, ["CI", 2**65]),
-        "malformed_json",
-    ),
+    "filler of 400 digits and NaN": (lambda r: cost(r, [10**400, NAN], 1), "malformed_json"),
+    "NaN and 65 bits": (lambda r: with_step({**r, "n": NAN}, 0, ["CI", 2**65]), "malformed_json"),
     "half a surrogate": (lambda r: with_step(r, 0, ["CHW", 2, "\ud800"]), "malformed_json"),
-    "a step nested 300 deep": (
-        lambda r: with_step(r, 0, json.loads("[" * 300 + "]" * 300)),
-        "bad_step",
-    ),
-    "hardware nested 900 deep": (
-        lambda r: json.dumps(r).replace("49152", "[" * 900 + "]" * 900),
-        "bad_field",
-    ),
-    "r written twice": (
-        lambda r: json.dumps(r).replace('"r":', '"r": [[0.1], 0, 1, 1], "r":'),
+    "a step 300 deep": (lambda r: with_step(r, 0, json.loads("[" * 300 + "]" * 300)), "bad_step"),
+    "hardware 900 deep": (lambda r: replaced(r, "49152", "[" * 900 + "]" * 900), "bad_field"),
+    "r written twice": (lambda r: replaced(r, '"r":', TWICE), "doubled_key"),
+    "r twice behind an escape": (
+        lambda r: replaced(r, '"r":', TWICE).replace("_70", "\\u003a"),
         "doubled_key",
     ),
-    "r written twice behind an escape": (
-        lambda r: (
-            json.dumps(r).replace('"r":', '"r": [[0.1], 0, 1, 1], "r":').replace("_70", "\\u003a")
-        ),
-        "doubled_key",
-    ),
-    "257 steps": (
-        lambda r: json.dumps({**r, "i": [r["i"][0], [[], [["CI", 2]] * 257]]}),
-        "bad_step",
-    ),
-    "65 lengths": (lambda r: with_step(r, 1, ["SP", 2, 0, 16, [1] * 65, 1]), "bad_step"),
-    "lengths 2^31, 60,000 of them": (
-        lambda r: with_step(r, 1, ["SP", 2, 0, 16, [2**31] * 60_000, 1]),
-        "bad_step",
-    ),
-    "513 loops": (
-        lambda r: json.dumps({**r, "i": [r["i"][0], [[], [["SP", 2, 0, 16, [1] * 57, 1]] * 9]]}),
-        "bad_step",
-    ),
-    "lengths overflow": (
-        lambda r: with_step(r, 1, ["SP", 2, 0, 16, [2**20, 2**20], 1]),
-        "absurd_extent",
-    ),
+    "257 steps": (lambda r: steps_are(r, [["CI", 2]] * 257), "bad_step"),
+    "65 lengths": (lambda r: split(r, 16, [1] * 65), "bad_step"),
+    "60,000 lengths 2^31": (lambda r: split(r, 16, [2**31] * 60_000), "bad_step"),
+    "513 loops": (lambda r: steps_are(r, [["SP", 2, 0, 16, [1] * 57, 1]] * 9), "bad_step"),
+    "lengths overflow": (lambda r: split(r, 16, [2**20, 2**20]), "absurd_extent"),
     "timings a number": (lambda r: json.dumps({**r, "timings": 3}), "bad_field"),
     "timings without a time": (lambda r: json.dumps({**r, "timings": [[[1e-3]]]}), "bad_field"),
     "timings by name": (lambda r: json.dumps({**r, "timings": {"ab": 1}}), "bad_field"),
@@ -204,7 +194,7 @@ def test_structures_beyond_the_limit_are_checked_all_the_same(monkeypatch):
         checker.check([["CR", -1]])
 
 
-def test_a_good_line_is_read_as_written(record):
+def test_a_good_line_is_read_as_written_and_timings_are_kept(record):
     raw = record(4, origin="evolved", later_addition={"x": 1})
     parsed = LineParser().parse(orjson.dumps(raw))
     assert parsed.header.workload_key == '["matmul_layer", 16, 1024, 1024]'
@@ -213,6 +203,10 @@ def test_a_good_line_is_read_as_written(record):
     assert (parsed.costs_s, parsed.error_no) == ((0.002, 0.004), 0)
     assert (parsed.all_cost_s, parsed.timestamp) == (1.5, 1700000000)
     assert parsed.origin == "evolved"
+    raw = {**record(), "timings": [[5.0, [1e-3, 2e-3]], [300, [2e-3]]]}
+    parsed = LineParser().parse(json.dumps(raw).encode())
+    assert parsed.timings == ((1e-3, 2e-3), (2e-3,))
+    assert LineParser().parse(json.dumps(record()).encode()).timings == ()
 
 
 @pytest.mark.parametrize("costs", [[1e10], [], [0], ["x"]])
@@ -268,13 +262,6 @@ def doubled(value):
     if isinstance(value, list):
         return [doubled(item) for item in value]
     return 2 * value if type(value) is int else value
-
-
-def test_timings_are_kept_beside_the_costs(record):
-    raw = {**record(), "timings": [[5.0, [1e-3, 2e-3]], [300, [2e-3]]]}
-    parsed = LineParser().parse(json.dumps(raw).encode())
-    assert parsed.timings == ((1e-3, 2e-3), (2e-3,))
-    assert LineParser().parse(json.dumps(record()).encode()).timings == ()
 
 
 @pytest.mark.parametrize("decision", [-3, -9999, 2**31 + 1, 2**63, 2**64 - 1])

@@ -1,7 +1,9 @@
-"""All 360 public GPU record files against the table that came with them."""
+"""The public GPU records against the table that came with them; the Ansor set by its card."""
 
 import csv
+import gzip
 import json
+import math
 from collections import Counter
 
 import numpy as np
@@ -11,6 +13,11 @@ from pruner.data.frozen import FrozenSplit
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, make_split
+from pruner.data.tasks import read_tasks
+from pruner.data.workload import fused_from_name, parse_workload
+from pruner.tune.measure.targets import CPU_TARGETS
+from tests.checksums import assert_checksums
+from tests.paths import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +29,6 @@ def gpu_records(shared):
 
 
 def read(folder):
-    """Per file: key, latencies, fused and the number of tasks; plus the quarantine."""
     files = {}
     quarantine = Quarantine()
     for task in RecordRoot(folder).read(quarantine, duplicates="keep"):
@@ -39,7 +45,6 @@ def read_once(gpu_records):
 
 
 def test_some_files_match_the_table(gpu_records, tmp_path):
-    """Every 24th, of all platforms; the slow tests take all."""
     for file in RecordRoot(gpu_records).task_files()[::24]:
         place = tmp_path / "measure_records" / file.platform
         place.mkdir(parents=True, exist_ok=True)
@@ -134,7 +139,6 @@ def test_the_same_work_is_found_across_padding_spellings(keys):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_frozen_splits_cover_all_and_test_every_platform(keys, seed):
-    """make_split runs the leak check itself."""
     split = make_split("by_task", keys, seed)
     assert sum(len(split.side(side)) for side in SIDES) == len(keys) == 366
     frozen = FrozenSplit.load("by_task", seed)
@@ -152,3 +156,78 @@ def test_platforms_are_judged_on_work_unseen_anywhere(keys):
         seen = {key.identity for key in split.train + split.valid}
         assert split.test
         assert not seen & {key.identity for key in split.test}
+
+
+RECORDS = REPOSITORY / "datasets" / "ansor" / "measure_records"
+TASKS = [path.name.removesuffix(".json.gz") for path in sorted(RECORDS.glob("cpu-avx2/*.json.gz"))]
+PAIRS = [(target, task) for target in CPU_TARGETS for task in TASKS]
+PAIRED = pytest.mark.parametrize(
+    ("target", "task"), PAIRS, ids=lambda value: getattr(value, "platform", value)
+)
+
+
+@pytest.fixture(scope="module")
+def ansor(repository):
+    return repository / "datasets" / "ansor"
+
+
+@pytest.fixture(scope="module")
+def records(ansor):
+    found = {}
+    for path in sorted((ansor / "measure_records").glob("*/*.json.gz")):
+        platform, task = path.parent.name, path.name.removesuffix(".json.gz")
+        lines = gzip.decompress(path.read_bytes()).splitlines()
+        origins = json.loads((ansor / "origin" / platform / f"{task}.json").read_text())
+        found[platform, task] = [
+            (json.loads(line), origin) for line, origin in zip(lines, origins, strict=True)
+        ]
+    return found
+
+
+def test_every_task_is_there_on_every_target(records):
+    assert len(TASKS) == 15
+    assert set(records) == {(target.platform, task) for target, task in PAIRS}
+
+
+@PAIRED
+def test_records_are_ansor_records_of_their_task(records, target, task):
+    for record, _ in records[target.platform, task]:
+        assert list(record) == ["i", "r", "v"]
+        (key, target_text, hardware, host, layout_rewrite, inputs), (empty, steps) = record["i"]
+        assert parse_workload(key).file_stem(fused_from_name(task)) == task
+        assert f"-mcpu={target.processor}" in target_text
+        assert hardware == [target.cores, target.vector_bytes, 64, 0, 0, 0, 0, 0]
+        assert (host, inputs, empty) == ("", [], [])
+        assert layout_rewrite == 0
+        assert all(isinstance(step[0], str) for step in steps)
+        costs, error_no, all_cost_s, timestamp = record["r"]
+        assert record["v"] == "v0.6"
+        assert timestamp > 0
+        assert all_cost_s > 0
+        if error_no == 0:
+            assert len(costs) == 5
+            assert all(math.isfinite(cost) and 1e-7 < cost < 1 for cost in costs)
+
+
+@PAIRED
+def test_half_of_the_valid_records_is_random_and_half_evolved(records, target, task):
+    rows = records[target.platform, task]
+    valid = Counter(origin for record, origin in rows if record["r"][1] == 0)
+    assert sum(valid.values()) >= 48
+    assert valid["random"] == valid["evolved"]
+    programs = {json.dumps(record["i"][1][1]) for record, _ in rows}
+    assert len(programs) == len(rows), "a program stands twice"
+
+
+def test_our_reader_takes_every_line(ansor, records):
+    quarantine = Quarantine()
+    lines = sum(
+        len(task)
+        for path in (ansor / "measure_records").glob("*/*.json.gz")
+        for task in read_tasks(path, quarantine)
+    )
+    assert lines == sum(len(rows) for rows in records.values())
+
+
+def test_checksums_hold_and_cover_every_file(ansor):
+    assert_checksums(ansor)

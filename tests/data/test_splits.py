@@ -40,7 +40,6 @@ MANY = [
 
 @pytest.fixture
 def empty(tmp_path):
-    """A folder without frozen splits: everything goes by hash."""
     return tmp_path
 
 
@@ -48,11 +47,16 @@ def identities(split, side):
     return {task.identity for task in split.side(side)}
 
 
-def test_own_records_are_divided_without_a_list(empty):
+def test_own_records_are_divided_without_a_list_and_by_another_seed_otherwise(empty):
     split = make_split("by_task", MANY, folder=empty)
     assert sorted(split.train + split.valid + split.test) == sorted(MANY)
     shares = [len(split.side(side)) / len(MANY) for side in SIDES]
     assert shares == pytest.approx([0.7, 0.1, 0.2], abs=0.08)
+    tests = {make_split("by_task", MANY, seed, folder=empty).test for seed in range(5)}
+    assert len(tests) == 5
+    draws = [FrozenSplit.load("by_task", seed) for seed in range(5)]
+    assert len({draw.test for draw in draws}) == 5
+    assert len({frozenset(draw.train + draw.valid + draw.test) for draw in draws}) == 1
 
 
 def test_a_workload_is_on_one_side_whatever_its_spelling_platform_or_fusion(empty):
@@ -80,11 +84,6 @@ def test_a_side_does_not_depend_on_order_or_company(empty):
     assert whole.fingerprint != part.fingerprint
 
 
-def test_seeds_differ(empty):
-    tests = {make_split("by_task", MANY, seed, folder=empty).test for seed in range(5)}
-    assert len(tests) == 5
-
-
 @pytest.mark.parametrize("count", [3, 4, 5, 6])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_few_tasks_still_fill_every_side(empty, count, seed):
@@ -92,12 +91,6 @@ def test_a_few_tasks_still_fill_every_side(empty, count, seed):
         "by_task", [key("matmul", size) for size in range(count)], seed, folder=empty
     )
     assert all(split.side(side) for side in SIDES)
-
-
-def test_too_few_workloads_say_what_to_do(empty):
-    tasks = [key("matmul", 1), key("matmul", 1, "v100"), key("matmul", 2)]
-    with pytest.raises(DataError, match=r"2 different workloads, at least 3.*split=within_task"):
-        make_split("by_task", tasks, folder=empty)
 
 
 def frozen(**sides):
@@ -136,12 +129,9 @@ def test_a_list_changed_by_hand_does_not_load(empty):
         make_split("by_task", tasks, folder=empty)
 
 
-def test_lists_that_were_not_installed_are_missed(empty):
+def test_lists_are_missed_where_not_installed_and_never_overwritten(empty):
     with pytest.raises(DataError, match="install from a checkout"):
         make_split("by_task", MANY, folder=empty / "absent")
-
-
-def test_a_list_is_not_overwritten(empty):
     split = frozen(train=[key("matmul", 1)])
     split.save(empty)
     with pytest.raises(DataError, match="exists and is frozen"):
@@ -157,12 +147,6 @@ def test_committed_lists_load_and_are_disjoint(path):
     assert all(sides)
     for identity in set.union(*sides):
         assert parse_workload(identity).identity == identity  # canonical spelling
-
-
-def test_committed_draws_differ():
-    draws = [FrozenSplit.load("by_task", seed) for seed in range(5)]
-    assert len({draw.test for draw in draws}) == 5
-    assert len({frozenset(draw.train + draw.valid + draw.test) for draw in draws}) == 1
 
 
 @given(
@@ -220,31 +204,16 @@ def test_by_operator_holds_out_the_operator(empty):
     assert {task.workload.short_op for task in family.test} == {"matmul", "batch_matmul"}
 
 
-@pytest.mark.parametrize("held_out", [[], ["conv2d"], ["matmul", "relu", "pool"]])
-def test_by_operator_needs_two_sides(empty, held_out):
-    with pytest.raises(DataError, match="operators here: batch_matmul, matmul, pool, relu"):
-        make_split("by_operator", MANY, held_out=held_out, folder=empty)
-
-
-def test_by_platform_judges_on_unseen_work(empty):
+def test_by_platform_judges_on_unseen_work_or_on_everything(empty):
     split = make_split("by_platform", MANY, held_out=["v100"], folder=empty)
     by_task = make_split("by_task", MANY, folder=empty)
     assert {task.platform for task in split.test} == {"v100"}
     assert {task.platform for task in split.train + split.valid} == {"k80"}
     assert identities(split, "test") == identities(by_task, "test")
     assert identities(split, "train") == identities(by_task, "train")
-
-
-def test_by_platform_can_judge_on_everything(empty):
     split = make_split("by_platform", MANY, held_out=["v100"], workloads="all", folder=empty)
     assert len(split.test) == 100
     assert len(split.train) + len(split.valid) == 100
-
-
-@pytest.mark.parametrize("held_out", [[], ["orin"], ["k80", "v100"]])
-def test_by_platform_needs_two_sides(empty, held_out):
-    with pytest.raises(DataError, match="leaves a side empty of k80, v100; name some, such as"):
-        make_split("by_platform", MANY, held_out=held_out, folder=empty)
 
 
 def nets(**sizes):
@@ -283,42 +252,11 @@ def test_by_network_holds_out_every_size_and_judges_the_named(empty):
     assert [network.name for network in again.networks] == ["small@1", "small@4"]
 
 
-@pytest.mark.parametrize(
-    ("held_out", "networks", "message"),
-    [
-        ([], NETS, "a side would be empty; networks: large@1, small@1, small@4"),
-        (["huge"], NETS, "networks huge are not with these records; known: large@1"),
-        (["small"], [], "these records have no networks"),
-        (["far"], nets(far_1=[("softmax", 1)]), "no records of far@1"),
-        (["pruner"], NETS, "networks resnet_50@1x3x224x224, mobilenet_v2"),
-    ],
-)
-def test_by_network_tells_what_it_lacks(empty, held_out, networks, message):
-    with pytest.raises(DataError, match=message):
-        make_split("by_network", MANY, held_out=held_out, networks=lambda: networks)
-
-
-def test_other_splits_do_not_read_networks(empty):
+def test_every_split_of_tasks_is_checked_and_few_read_networks(empty, monkeypatch):
     def read():
         raise AssertionError("read")
 
     assert make_split("by_task", MANY, folder=empty, networks=read).networks == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "tasks", "options", "message"),
-    [
-        ("by_networks", MANY, {}, "'by_networks' is unknown; known: by_task"),
-        ("by_task", [], {}, "no task given"),
-        ("by_platform", MANY, {"held_out": ["k80"], "workloads": "some"}, "known: unseen, all"),
-    ],
-)
-def test_wrong_settings_are_told(empty, name, tasks, options, message):
-    with pytest.raises(DataError, match=message):
-        make_split(name, tasks, folder=empty, **options)
-
-
-def test_every_split_of_tasks_is_checked(empty, monkeypatch):
     checked = []
     monkeypatch.setattr(splits, "check_no_leak", lambda split: checked.append(split.name))
     make_split("by_task", MANY, folder=empty)
@@ -326,6 +264,47 @@ def test_every_split_of_tasks_is_checked(empty, monkeypatch):
     make_split("by_platform", MANY, held_out=["v100"], folder=empty)
     make_split("by_network", MANY, held_out=["small"], networks=lambda: NETS)
     assert checked == ["by_task", "by_operator", "by_platform", "by_network"]
+
+
+OPERATORS = "operators here: batch_matmul, matmul, pool, relu"
+PLATFORMS = "leaves a side empty of k80, v100; name some, such as"
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "options", "message"),
+    [
+        ("by_networks", MANY, {}, "'by_networks' is unknown; known: by_task"),
+        ("by_task", [], {}, "no task given"),
+        (
+            "by_task",
+            [key("matmul", 1), key("matmul", 1, "v100"), key("matmul", 2)],
+            {},
+            r"2 different workloads, at least 3.*split=within_task",
+        ),
+        *(
+            ("by_operator", MANY, {"held_out": names}, OPERATORS)
+            for names in ([], ["conv2d"], ["matmul", "relu", "pool"])
+        ),
+        *(
+            ("by_platform", MANY, {"held_out": names}, PLATFORMS)
+            for names in ([], ["orin"], ["k80", "v100"])
+        ),
+        *(
+            ("by_network", MANY, {"held_out": names, "networks": lambda n=n: n}, message)
+            for names, n, message in (
+                ([], NETS, "a side would be empty; networks: large@1, small@1, small@4"),
+                (["huge"], NETS, "networks huge are not with these records; known: large@1"),
+                (["small"], [], "these records have no networks"),
+                (["far"], nets(far_1=[("softmax", 1)]), "no records of far@1"),
+                (["pruner"], NETS, "networks resnet_50@1x3x224x224, mobilenet_v2"),
+            )
+        ),
+        ("by_platform", MANY, {"held_out": ["k80"], "workloads": "some"}, "known: unseen, all"),
+    ],
+)
+def test_wrong_settings_are_told(empty, name, tasks, options, message):
+    with pytest.raises(DataError, match=message):
+        make_split(name, tasks, folder=empty, **options)
 
 
 def test_the_leak_check_sees_a_leak(empty):

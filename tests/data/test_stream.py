@@ -35,18 +35,11 @@ def read(path):
 
 @pytest.mark.parametrize("suffix", PACK)
 def test_every_compression_gives_the_same_lines(tmp_path, suffix):
-    path = tmp_path / f"log{suffix}"
+    path = tmp_path / "log.json"  # told from its content
     path.write_bytes(packed_text(suffix))
     lines, counts = read(path)
     assert lines == [(number, text, True) for number, text in enumerate(LINES)]
     assert not counts
-
-
-@pytest.mark.parametrize("suffix", PACK)
-def test_compression_is_told_from_content(tmp_path, suffix):
-    path = tmp_path / "log.json"
-    path.write_bytes(PACK[suffix](b"one\ntwo\n"))
-    assert [text for _, text, _ in read(path)[0]] == [b"one", b"two"]
 
 
 @pytest.mark.parametrize("suffix", [".json.gz", ".json.xz", ".json.zst"])
@@ -147,17 +140,12 @@ def test_the_report_names_file_line_and_reason(tmp_path):
     assert len(entry.excerpt) < 400
 
 
-def test_a_run_that_fails_leaves_the_earlier_report(tmp_path):
+def test_a_report_is_kept_by_a_run_that_fails_and_left_out_by_a_clean_one(tmp_path):
     report = tmp_path / "report.jsonl"
     report.write_text("of an earlier run")
     with pytest.raises(RuntimeError), Quarantine(report):
         raise RuntimeError
     assert report.read_text() == "of an earlier run"
-
-
-def test_a_clean_run_leaves_no_report(tmp_path):
-    report = tmp_path / "report.jsonl"
-    report.write_text("of an earlier run")
     with Quarantine(report):
         pass
     assert not report.exists()

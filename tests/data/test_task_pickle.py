@@ -21,8 +21,6 @@ from pruner.errors import DataError
 
 
 class Call:
-    """Pickles as the call ``function(*args)``."""
-
     def __init__(self, function: Any, *args: Any) -> None:
         self.call = (function, args)
 
@@ -79,12 +77,7 @@ def test_hostile_pickles_are_refused_and_run_nothing(tmp_path: Path) -> None:
         with pytest.raises(UnsafePickle, match="refused"):
             load_inert(payload)
         assert not marker.exists(), name
-
-
-def test_the_marker_would_have_been_created(tmp_path: Path) -> None:
-    """The hostile payloads do work on an ordinary unpickler, so the test above can fail."""
-    marker = tmp_path / "executed"
-    pickle.loads(hostile_payloads(marker)["builtins.exec, protocol 4"])
+    pickle.loads(payloads["builtins.exec, protocol 4"])  # by an ordinary unpickler it runs
     assert marker.exists()
 
 
@@ -206,9 +199,7 @@ def tenset_payload(monkeypatch: pytest.MonkeyPatch, protocol: int) -> bytes:
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_fields_of_a_small_file(
-    protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fields_of_a_small_file(protocol, tmp_path, monkeypatch):
     path = tmp_path / "small.task.pkl"
     with monkeypatch.context() as patch:
         path.write_bytes(tenset_payload(patch, protocol))

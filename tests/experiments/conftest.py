@@ -11,7 +11,6 @@ from pruner.search.offline.comparison import bootstrap_interval
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch):
-    """Intervals are of 200 resamples, not of 2,000."""
     monkeypatch.setattr(live, "bootstrap_interval", partial(bootstrap_interval, resamples=200))
 
 

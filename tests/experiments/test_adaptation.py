@@ -2,7 +2,6 @@
 
 import csv
 import inspect
-import re
 
 import pytest
 from hydra.utils import get_class
@@ -24,11 +23,19 @@ def test_every_method_runs_between_k80_and_v100_the_main_ones_everywhere(script,
     assert set(item["MAIN"]) < set(known)
 
 
-def test_a_given_source_model_has_rows_and_runs_of_its_own(script):
+def test_pairs_are_taken_once_and_a_given_source_model_has_its_own_rows(script):
     pair = script("adaptation")["Pair"]
     assert pair(source="k80", target="v100").key == "k80-v100"
     named = pair(source="k80", target="v100", model="pam_k80_1500")
     assert (named.key, named.title) == ("k80-pam_k80_1500-v100", "k80 (pam_k80_1500) to v100")
+    pairs_of = script("adaptation")["pairs_of"]
+    assert [pair.key for pair in pairs_of(["v100-k80", "mi50-k80", "v100-k80"], "")] == [
+        "v100-k80",
+        "mi50-k80",
+    ]
+    assert len(pairs_of(None, "")) == 11
+    with pytest.raises(PrunerError, match="k80-v10: no such pair; known: k80-v100"):
+        pairs_of(["k80-v100", "k80-v10"], "")
 
 
 def test_rows_of_a_pair_are_replaced_and_what_was_given_stays(script, tmp_path):
@@ -98,32 +105,3 @@ def test_variants_are_arguments_that_the_methods_take(script):
         method = get_class(known[name]["_target_"])
         assert set(known[name]) - {"_target_"} <= set(inspect.signature(method).parameters)
     assert known["moa_m50"]["momentum"] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ("-m", "-m is unknown; see --help"),
-        ("num_worker=2", "num_worker is unknown; did you mean num_workers?"),
-        ("num_workers=two", "num_workers: Value 'two'"),
-    ],
-)
-def test_a_wrong_option_is_named(script, wrong, says):
-    with pytest.raises(PrunerError, match=f"^{re.escape(says)}"):
-        read_fields(script("adaptation")["Options"], ["data.root=a", wrong])
-
-
-def test_what_has_no_default_must_be_given(script):
-    with pytest.raises(PrunerError, match=r"give data\.root="):
-        read_fields(script("adaptation")["Options"], [])
-
-
-def test_pairs_are_taken_once_and_by_known_names(script):
-    pairs_of = script("adaptation")["pairs_of"]
-    assert [pair.key for pair in pairs_of(["v100-k80", "mi50-k80", "v100-k80"], "")] == [
-        "v100-k80",
-        "mi50-k80",
-    ]
-    assert len(pairs_of(None, "")) == 11
-    with pytest.raises(PrunerError, match="k80-v10: no such pair; known: k80-v100"):
-        pairs_of(["k80-v100", "k80-v10"], "")

@@ -58,20 +58,14 @@ def test_problems_come_in_the_order_of_their_numbers(problems):
         names("kernelbench", problems / "level1")
 
 
-def test_sizes_are_divided_and_small_numbers_kept(problems):
+def test_sizes_are_divided_as_far_as_they_fit(problems):
     network, (x,) = make("kernelbench", "level1/10_norm", problems)
     # 512 / 32 * 2 features, a batch of two, and the eight groups as they are
     assert (x.shape, network.norm.num_groups) == (torch.Size([2, 32]), 8)
     assert not network.training
-
-
-def test_a_size_that_does_not_fit_is_divided_by_less(problems):
     # 8 * 8 * 16 is not scaled, its factors are too small: only whole features fit
     network, (x,) = make("kernelbench", "level1/9_fixed", problems)
     assert x.shape[1] == network.norm.num_channels == 1024
-
-
-def test_a_problem_that_runs_in_no_size_is_named(problems):
     with pytest.raises(PrunerError, match="1_broken: no small size runs"):
         make("kernelbench", "level2/1_broken", problems)
 

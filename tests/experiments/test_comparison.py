@@ -1,12 +1,30 @@
 """Boxes of steps against a clock that the steps themselves move."""
 
+import fcntl
 import json
-from dataclasses import dataclass, field
+import signal
+import sys
+from dataclasses import dataclass, field, replace
 
 import pytest
+import yaml
 
-from experiments.common.comparison import Box, Comparison, Ended, Step, Times, fair_share_s
-from pruner.files import write_json
+from experiments.common.comparison import (
+    Box,
+    Comparison,
+    Ended,
+    Step,
+    Times,
+    archive_broken,
+    fair_share_s,
+    run_command,
+    started,
+    taken_up,
+)
+from pruner.cli.shared.known import composed
+from pruner.errors import PrunerError
+from pruner.files import LOCK_FILE, write_json
+from tests.study.network.fabricated import trial
 
 KINDS = {"short": 10.0, "long": 30.0}
 
@@ -149,14 +167,11 @@ def test_an_interrupted_step_is_not_done(world):
     assert step.done
 
 
-def test_a_budget_is_the_seconds_of_a_limited_box(world):
+def test_a_budget_is_the_seconds_of_a_limited_box_and_of_earlier_starts(world):
     step = world.step("a", budget="budget.seconds")
     assert step.within(61.9) == ["a", "budget.seconds=61"]
     assert step.within(float("inf")) == ["a"]
     assert world.step("b").within(5.0) == ["b"]
-
-
-def test_a_budget_counts_what_an_earlier_start_has_used(world):
     step = world.step("a", budget="budget.seconds", spent_s=30.5)
     assert step.within(10.0) == ["a", "budget.seconds=40"]
 
@@ -198,3 +213,103 @@ def test_the_plan_has_every_step_that_is_left_once(world):
     write_json(done.leaves, {})
     boxes = [Box(name=name, steps=lambda: [done, left]) for name in ("x", "y")]
     assert world.toy(boxes).plan() == [{"box": "x", "step": "b", "minutes": 0.5}]
+
+
+def run(tmp_path, code, **more):
+    log = tmp_path / "logs" / "one.log"
+    return run_command([sys.executable, "-c", code], log, place=tmp_path, **more)
+
+
+def test_a_command_ends_with_code_and_last_line_in_its_environment_and_limit(tmp_path):
+    ended = run(tmp_path, "import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)")
+    assert (ended.code, ended.line) == (3, "two")
+    assert run(tmp_path, "").line == "no reason given"
+    code = "import os; print(os.environ['OF_THIS_TEST'])"
+    assert run(tmp_path, code, environment={"OF_THIS_TEST": "here"}).line == "here"
+    # ignored behind a shell's &, an interrupt would be waited for
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert run(tmp_path, "import time; time.sleep(60)", limit_s=0.1).code is None
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_step_starts_a_command_of_this_project_or_a_script(tmp_path):
+    python = sys.executable
+    assert started(["tune", "a=1"], tmp_path) == [python, "-m", "pruner.cli", "tune", "a=1"]
+    assert started(["x/run.py", "a=1"], tmp_path) == [python, str(tmp_path / "x/run.py"), "a=1"]
+
+
+@pytest.fixture
+def step(tmp_path):
+    folder = tmp_path / "tune" / "one"
+    return Step(
+        name="one",
+        words=["tune", "workload=matmul", "run_id=one"],
+        leaves=folder / "metrics.json",
+        kind="tune",
+        budget="budget.seconds",
+    )
+
+
+def test_a_run_that_was_ended_goes_on_with_the_seconds_it_has_used(step):
+    folder = step.leaves.parent
+    assert taken_up(step) is step  # nothing was begun
+    folder.mkdir(parents=True)
+    assert taken_up(step) is step  # nothing that could be gone on with
+    (folder / "state.npz").touch()
+    rows = [trial(n, "a", 1.0, 7.0 * n) for n in (1, 2)]
+    (folder / "trials.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = taken_up(step)
+    assert again.words == ["tune", f"resume={folder}"]
+    assert again.within(10.0)[-1] == "budget.seconds=24"
+    write_json(step.leaves, {"interrupted": True})
+    assert taken_up(step).words == again.words
+    write_json(step.leaves, {})
+    assert taken_up(step) is step  # done
+
+
+def test_a_run_that_only_compiles_goes_on_from_its_journal(step):
+    folder, compiles = step.leaves.parent, replace(step, words=[*step.words, "compile_only=true"])
+    folder.mkdir(parents=True)
+    assert taken_up(compiles) is compiles
+    row = json.dumps({**trial(1, "a", 1.0, 7.0), "compiled_only": True})
+    (folder / "trials.jsonl").write_text(f"{row}\n")
+    assert taken_up(compiles).within(10.0) == ["tune", f"resume={folder}", "budget.seconds=10"]
+    assert taken_up(step) is step  # one that measures needs its state, too
+
+
+def test_a_run_that_lacks_an_option_of_today_begins_anew(step):
+    folder = step.leaves.parent
+    folder.mkdir(parents=True)
+    (folder / "state.npz").touch()
+    config = composed("tune", ["workload=matmul"])
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert taken_up(step) is not step
+    del config["precision"]
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert taken_up(step) is step
+    archive_broken(step)
+    assert not folder.exists()
+
+
+def test_only_what_begins_anew_puts_aside_what_is_there(step):
+    folder = step.leaves.parent
+    archive_broken(step)  # nothing to put aside
+    folder.mkdir(parents=True)
+    (folder / "state.npz").touch()
+    archive_broken(taken_up(step))
+    assert folder.is_dir()
+    archive_broken(step)
+    assert not folder.exists()
+    assert [path.name.startswith("one-broken-") for path in folder.parent.iterdir()] == [True]
+
+
+def test_a_run_that_somebody_works_in_is_not_put_aside(step):
+    folder = step.leaves.parent
+    folder.mkdir(parents=True)
+    with (folder / LOCK_FILE).open("w") as other:  # as a process does whose campaign was killed
+        other.write("1 elsewhere\n")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(PrunerError, match="process 1 on elsewhere works in it"):
+            archive_broken(step)
+    assert folder.is_dir()

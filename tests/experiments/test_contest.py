@@ -5,13 +5,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from experiments.common import contest
 from experiments.common.contest import Contestant, contest_rows, run_contest
+from pruner.cli.shared.recipe_options import recipe_of
+from pruner.models.training.recipe import Recipe
 from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import TuningCurve
 from pruner.search.offline.comparison import MethodRun
 from pruner.study.adaptation.context import Budget
+from tests.cli.test_paper_presets import composed
 
 BUDGET = Budget(
     trials=20, batch=5, tasks=2, least=1, spread=1.0, held_out=0, label_tasks=0, labels=[0, "all"],
@@ -30,13 +34,11 @@ def curve(*latencies, seconds):
 
 @pytest.fixture
 def asked():
-    """How many trials each tuning had."""
     return []
 
 
 @pytest.fixture
 def ran(monkeypatch, asked):
-    """Which (rounds, seed) were tuned, instead of tuning."""
     found = []
 
     def tune(pools, model, settings, *, trials, batch, seed):
@@ -84,3 +86,60 @@ def test_rows_compare_with_the_baseline_of_the_same_seed():
     assert (quick["trials_to_baseline"], quick["speedup"]) == (2, pytest.approx(8 / 1))
     assert (quick["cost_share"], quick["final_over"]) == (pytest.approx(2 / 8), 0.5)
     assert (never["reached"], never["speedup"], never["cost_share"]) == (0, 0.0, 0.5)
+
+
+def test_ansor_with_more_trials_is_a_rival_of_its_own(script):
+    item = script("rounds")
+    known = item["contestants"]()
+    ansor, longer = known["ansor"], known["ansor_longer"]
+    assert (ansor.times, longer.times) == (1, 4)
+    assert (longer.settings, longer.model) == (ansor.settings, ansor.model)
+    cells = [
+        MethodRun(method="ansor", seed=0, curve=curve(4.0, 3.0, seconds=10.0)),
+        MethodRun(method="ansor_longer", seed=0, curve=curve(*8 * [2.0], seconds=40.0)),
+        MethodRun(method="ours", seed=0, curve=curve(3.0, 2.2, seconds=5.0)),
+    ]
+    rows = {(row["against"], row["method"]): row for row in item["result_rows"](cells, "v100")}
+    assert set(rows) == {
+        ("ansor", "ansor"), ("ansor", "ours"),
+        ("ansor_longer", "ansor"), ("ansor_longer", "ansor_longer"), ("ansor_longer", "ours"),
+    }  # fmt: skip
+    ours = rows["ansor_longer", "ours"]
+    assert (ours["final_over"], ours["cost_share"]) == (pytest.approx(1.1), 5 / 40)
+    assert rows["ansor", "ours"]["speedup"] == 10 / 2.5  # 3 s with its first trial of two
+    assert len(item["result_rows"]([cells[0], cells[2]], "v100")) == 2  # nobody had more trials
+
+
+def items(recipe):
+    (group,) = recipe.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
+    return {
+        "loss": (type(recipe.loss), recipe.loss.lists),
+        "optimizer": (group["lr"], group["weight_decay"]),
+        "schedule": recipe.schedule,
+        "batches": (type(recipe.batches), recipe.batches.programs),
+        "inputs": (recipe.relative, recipe.scale),
+        "kept": (recipe.keep, recipe.patience, recipe.epochs),
+        "clip": recipe.trainer["gradient_clip_val"],
+    }
+
+
+def test_the_published_recipe_is_that_of_the_twin(script):
+    ours = Recipe(**script("offline")["PUBLISHED"])
+    assert items(ours) == items(recipe_of(composed("train", "paper_training")))
+
+
+def test_a_model_a_seed_and_one_for_those_that_share_it(script, tmp_path):
+    offline, made = script("offline"), []
+    options = offline["Options"](data=offline["Data"](root=str(tmp_path)), runs=str(tmp_path))
+    models = offline["Models"](ground=SimpleNamespace(), options=options)
+    offline["Models"]._make = lambda _, name, recipe, seed: made.append((name, seed)) or object()
+    ways = offline["ways"]("ours")
+    first = models.ranker("pruner_offline", ways["pruner_offline"], 0)
+    assert models.ranker("ours_offline", ways["ours_offline"], 0) is first
+    assert models.ranker("pruner_offline", ways["pruner_offline"], 1) is not first
+    assert made == [("pruner_offline", 0), ("pruner_offline", 1)]
+
+
+def test_an_unknown_recipe_is_refused(script):
+    with pytest.raises(Exception, match="recipe=theirs is unknown"):
+        script("offline")["ways"]("theirs")

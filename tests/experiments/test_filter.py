@@ -72,7 +72,6 @@ def test_a_library_has_the_median_of_its_own_calls(monkeypatch):
 
 @pytest.fixture
 def four():
-    """Networks of 1 to 4 ms."""
     return pd.DataFrame(
         {
             "latency_s": [1e-3, 2e-3, 3e-3, 4e-3],

@@ -55,7 +55,6 @@ def finished(item, given, cell, latencies_s, every_s=1.0, **more):
 
 
 def composed(step):
-    """The configuration that a step's command would have."""
     return read_words(step.words[0].removesuffix(".py"), step.words[1:]).config
 
 
@@ -112,7 +111,7 @@ def test_the_papers_rounds_are_those_of_its_twin(item, options):
     assert rounds.draft.keep == 512
 
 
-def test_nothing_of_the_draft_is_left_where_it_is_left_out(item, options):
+def test_what_is_left_out_is_nowhere(item, options):
     _, ours = settings_of(item, options, "pruner_live")
     _, without = settings_of(item, options, "pruner_live_without_draft")
     assert ours.draft is not None
@@ -120,9 +119,6 @@ def test_nothing_of_the_draft_is_left_where_it_is_left_out(item, options):
     assert (without.draft, without.prior, without.draft_leads) == (None, 0, False)
     assert without.random_sample == ours.random_sample + ours.draft.keep
     assert without.verify == ours.verify
-
-
-def test_the_ablation_takes_one_branch_of_the_network(item, options):
     for part in ("dataflow", "statement"):
         config, _ = settings_of(item, options, f"pruner_paper_without_{part}")
         used = {name: config.model[name] for name in ("use_dataflow", "use_statement")}
@@ -168,7 +164,6 @@ def test_a_checkpoint_is_compared_with_scratch_and_with_the_draft_alone(item, op
 
 
 def test_the_tuned_workloads_are_none_that_the_source_learned_from(item):
-    """By what splits compare: shapes, whatever is fused."""
     bundled = {
         parse_workload(pool["key"]).identity
         for pool in json.loads((REPOSITORY / "datasets/bundled/about.json").read_text())["pools"]
@@ -213,9 +208,7 @@ def test_an_interrupted_cell_goes_on_and_is_in_no_table(item, options):
     assert steps_of(item, given)[folder.name].words == ["tune.py", f"resume={folder}"]
 
 
-def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
-    item, options, monkeypatch, capsys
-):
+def test_hours_end_it_and_a_failed_training_costs_its_rows(item, options, monkeypatch, capsys):
     began = []
 
     def run(comparison, step, share_s, limit_s):
@@ -249,19 +242,15 @@ def test_hours_end_it_and_what_needs_a_failed_training_is_left_out(
         ("trials=0", "trials=0: at least 1"),
         ("seeds=0", "seeds=0: at least 1"),
         ("hours=-3", "hours=-3: more than 0, or null"),
+        ("plan=true parts=[value] contenders=[moa]", r"none of them is of parts=\['value'\]"),
     ],
 )
 def test_unknown_names_are_refused(item, options, word, told):
     with pytest.raises(PrunerError, match=told):
-        item["run"](options(word))
+        item["run"](options(*word.split()))
 
 
-def test_contenders_of_no_part_that_is_asked_for_are_told(item, options):
-    with pytest.raises(PrunerError, match=r"none of them is of parts=\['value'\]"):
-        item["run"](options("plan=true", "parts=[value]", "contenders=[moa]"))
-
-
-def test_another_machine_is_at_home_where_the_records_never_were(item, options):
+def test_another_machine_is_at_home_or_told_before_anything_starts(item, options, monkeypatch):
     steps = steps_of(item, options("home=cpu-epyc", "seeds=1", "operators=[matmul]"))
     assert not [name for name in steps if "offline" in name or "avx512" in name]
     config = composed(steps["cpu-epyc-matmul-pretrained-200-0"])
@@ -273,9 +262,6 @@ def test_another_machine_is_at_home_where_the_records_never_were(item, options):
     assert "platform=cpu-epyc" in listing.words
     with pytest.raises(PrunerError, match="no bundled records of home=cpu-epyc"):
         item["run"](options("home=cpu-epyc", "parts=[offline]"))
-
-
-def test_a_machine_that_cannot_run_it_is_told_before_anything_starts(item, options, monkeypatch):
     check = item["run"].__globals__
     monkeypatch.setitem(check, "missing_flags", lambda _: ["avx512f"])
     with pytest.raises(PrunerError, match="this CPU lacks avx512f; known: cpu-epyc, cpu-zen5"):
@@ -302,7 +288,7 @@ def adapted(item, options, *words):
     return given
 
 
-def test_moa_against_the_others_with_p_values(item, options, tmp_path):
+def test_moa_against_the_others_with_p_values_trials_and_time(item, options, tmp_path):
     given = adapted(item, options)
     assert item["run"](given)["cells"] == 16
     tests = pd.read_csv(tmp_path / "live" / "tests.csv").set_index(["method", "other"])
@@ -316,10 +302,6 @@ def test_moa_against_the_others_with_p_values(item, options, tmp_path):
     # one pair of four is equal: both of its signs count, 2 of 16
     assert tests.final_p["moa", "finetune"] == 2 / 16
     assert tests.final_low["moa", "finetune"] < tests.final_gain["moa", "finetune"]
-
-
-def test_trials_and_time_to_the_rivals_latency(item, options, tmp_path):
-    item["run"](adapted(item, options))
     summary = pd.read_csv(tmp_path / "live" / "summary.csv").set_index(["workload", "method"])
     moa = summary.loc["matmul", "moa"]
     assert moa.against == "scratch"

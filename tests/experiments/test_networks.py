@@ -6,7 +6,7 @@ import pytest
 from experiments.common.comparison import Ended
 from pruner.cli.shared.known import read_fields
 from pruner.errors import DataError
-from pruner.files import load_metrics, write_json
+from pruner.files import write_json
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
 from tests.study.network.fabricated import contender, fabricate
@@ -82,36 +82,6 @@ def test_all_policies_get_as_many_trials_as_there_are_tasks(item, options, tmp_p
     ]
 
 
-def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, options, tmp_path):
-    given = options("plan=true")
-    listed(tmp_path)
-    finished(item, given, "ours", OURS, 1.0)
-    times = [{"name": "x", "kind": "metaschedule", "size": 70, "seconds": 1800.0}]
-    write_json(tmp_path / "networks" / "seconds.json", times)
-    found = item["run"](given)
-    # 140 trials of MetaSchedule at the speed of those 70: an hour; the rest are guesses: to draft
-    # and to build (two of three) a minute each, prefixes ten, the comparison seven, 140 random
-    # trials .7 s each
-    assert found == {"steps": 7, "hours": round(1 + (3 + 10 + 7 + 140 * 0.7 / 60) / 60, 2)}
-
-
-def test_an_interrupted_run_is_not_done_and_goes_on(item, options, tmp_path):
-    listed(tmp_path)
-    folder = finished(item, options(), "ours", OURS, 1.0)
-    (folder / "state.npz").touch()
-    (folder / "config.yaml").unlink()  # it has few of the options of a run of today
-    name = folder.name
-
-    def step():
-        return next(s for s in item["Campaign"](options()).steps() if s.name == name)
-
-    assert step().done
-    metrics = load_metrics(folder)
-    write_json(folder / "metrics.json", {**metrics, "interrupted": True})
-    assert not step().done
-    assert step().words == ["tune.py", f"resume={folder}"]
-
-
 def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, capsys):
     """MetaSchedule's run fails: it is not built, no prefixes, nothing beside it."""
     began = []
@@ -137,6 +107,19 @@ def test_steps_wait_for_what_they_need(item, options, tmp_path, monkeypatch, cap
     assert f"{rival}: exit code 2: error: no such policy, 0 s" in told
     assert f"{rival}, built: left out, not done: {rival}" in told
     assert f"{ours}, prefixes: left out, not done: {rival}, built" in told
+
+
+def test_the_plan_counts_what_is_missing_at_the_speed_of_what_is_there(item, options, tmp_path):
+    given = options("plan=true")
+    listed(tmp_path)
+    finished(item, given, "ours", OURS, 1.0)
+    times = [{"name": "x", "kind": "metaschedule", "size": 70, "seconds": 1800.0}]
+    write_json(tmp_path / "networks" / "seconds.json", times)
+    found = item["run"](given)
+    # 140 trials of MetaSchedule at the speed of those 70: an hour; the rest are guesses: to draft
+    # and to build (two of three) a minute each, prefixes ten, the comparison seven, 140 random
+    # trials .7 s each
+    assert found == {"steps": 7, "hours": round(1 + (3 + 10 + 7 + 140 * 0.7 / 60) / 60, 2)}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +189,6 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
 
 
 def test_chance_has_its_own_row_and_seconds_to_the_rivals_estimate(item, options, tmp_path):
-    """Equal layouts: all have the same tasks, so estimates can be compared, too."""
     given = options("summary=true")
     ours = finished(item, given, "ours", OURS, 2.0)
     prefixes(item, given, ours)

@@ -12,7 +12,6 @@ DEVICES = {"CPU": "cpu", "H200": "h200", "PoCL": "opencl-pocl"}
 
 
 def shown(value):
-    """A share with three digits and no leading zero, as the pages have it."""
     return f"{float(value):.3f}".removeprefix("0")
 
 

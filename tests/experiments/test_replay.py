@@ -8,8 +8,6 @@ import pytest
 
 @pytest.fixture
 def summary(script, repository, tmp_path):
-    """The summary of the committed rows that `keep` accepts."""
-
     def of(keep):
         with (repository / "experiments/replay/results.csv").open() as file:
             rows = [row for row in csv.DictReader(file) if keep(row)]

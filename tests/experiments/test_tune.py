@@ -5,6 +5,8 @@ import json
 import pandas as pd
 import pytest
 
+from tests.study.network.fabricated import trial
+
 LATENCIES_S = {"ours": [4.0, 1.0, 3.0], "metaschedule": [9.0, 5.0, 2.0], "ansor": [8.0, 0.5, 0.5]}
 
 
@@ -19,20 +21,13 @@ def item(script, tmp_path):
         metrics = {"total_seconds": 40.0, "invalid_share": 0.0, "seconds": seconds}
         (folder / "metrics.json").write_text(json.dumps(metrics))
         step = 1.0 if policy == "ours" else 10.0
-        lines = [
-            {
-                "task": "t", "trial": n, "batch": 1, "position": n, "space": 0, "decisions": [1],
-                "costs_s": [latency_s], "error": None, "message": "", "build_s": 0.1,
-                "run_s": 0.1, "elapsed_s": step * n, "timestamp": 0.0,
-            }
-            for n, latency_s in enumerate(latencies_s, 1)
-        ]  # fmt: skip
+        lines = [trial(n, "t", s, step * n) for n, s in enumerate(latencies_s, 1)]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / "trials.jsonl").write_text(text)
     return found
 
 
-def test_speedups_are_the_rivals_own_time_over_ours(item, tmp_path):
+def test_speedups_exploration_and_curves_by_hand(item, tmp_path):
     table = pd.DataFrame(item["rows_of"](tmp_path, 3, 1))
     ours = item["summarise"](table).set_index("policy").loc["ours"]
     assert ours.final_latency_s == 1.0
@@ -44,11 +39,11 @@ def test_speedups_are_the_rivals_own_time_over_ours(item, tmp_path):
     assert ours.seconds_to_ansor == float("inf")
     assert ours.speedup_to_ansor == 0.0
     assert ours.final_over_ansor == 2.0
-
-
-def test_exploration_is_making_and_scoring_candidates(item, tmp_path):
     (ours,) = [row for row in item["rows_of"](tmp_path, 3, 1) if row["policy"] == "ours"]
     assert ours["exploration_share"] == (1 + 2 + 3) / 40
+    curves = item["curves"](tmp_path, 3, 1).set_index(["policy", "trials"]).relative_latency
+    assert curves["ours"].to_dict() == {1: 8.0, 2: 2.0}  # the third program is no better
+    assert curves["ansor"].to_dict() == {1: 16.0, 2: 1.0}
 
 
 def test_an_interrupted_cell_is_not_finished(item, tmp_path):
@@ -59,9 +54,3 @@ def test_an_interrupted_cell_is_not_finished(item, tmp_path):
     assert not item["finished"](folder / "metrics.json")
     assert {row["policy"] for row in item["rows_of"](tmp_path, 3, 1)} == {"metaschedule", "ansor"}
     assert "ours" not in set(item["curves"](tmp_path, 3, 1).policy)
-
-
-def test_curves_never_rise_and_are_relative_to_the_best_of_all(item, tmp_path):
-    curves = item["curves"](tmp_path, 3, 1).set_index(["policy", "trials"]).relative_latency
-    assert curves["ours"].to_dict() == {1: 8.0, 2: 2.0}  # the third program is no better
-    assert curves["ansor"].to_dict() == {1: 16.0, 2: 1.0}

@@ -1,8 +1,10 @@
 """Made-up tasks whose latency really depends on their features."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
+import torch
 
 from pruner.data.tasks import TaskKey
 from pruner.features import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMNS
@@ -11,6 +13,8 @@ from pruner.features.primitives import primitive_tokens
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.program.te.skeleton import group_programs
+
+exactly = partial(torch.testing.assert_close, rtol=0, atol=0)  # of two dictionaries, too
 
 
 def key(name="t", platform="v100"):
@@ -27,7 +31,6 @@ def steps(rng, speed):
 
 
 def features(rng, num_programs, *, max_statements=4, slots=10, invalid=0):
-    """Random features of programs, the first `invalid` of them without any."""
     counts = rng.integers(1, max_statements + 1, num_programs).astype(np.int32)
     width = len(STATEMENT_COLUMNS)
     statement = rng.uniform(0, 20, (num_programs, max_statements, width)).astype(np.float32)
@@ -61,7 +64,6 @@ def speed_of(batch):
 
 
 def latency_of(batch):
-    """Seconds that fall with the speed."""
     return 1e-4 * np.exp(-speed_of(batch))
 
 

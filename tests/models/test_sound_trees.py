@@ -1,8 +1,6 @@
 """Boosters of damaged and hostile checkpoints: refused, or read; no library crashes over one."""
 
 import json
-import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 
 from pruner.models.trees import validation
 from pruner.models.trees.validation import _check_tree, check_xgboost, checked_lightgbm
-from tests.paths import REPOSITORY
+from tests.commands import python
 
 xgboost = pytest.importorskip("xgboost")
 lightgbm = pytest.importorskip("lightgbm")
@@ -106,10 +104,7 @@ def test_what_passes_ends_no_process(theirs, text, tmp_path, kind):
         "from tests.models.test_sound_trees import read_all; "
         f"read_all({kind!r}, {str(tmp_path / 'booster')!r})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", words], cwd=REPOSITORY, capture_output=True, text=True, check=False,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    done = python("-c", words, OMP_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert 15 < int(done.stdout.split()[-1]) < 150
 

@@ -37,12 +37,10 @@ def networks():
 
 
 def network_classes():
-    """Every class of the table that is a network."""
     return [model for model in MODELS.values() if model.is_network]
 
 
 def specs():
-    """Every class of the table with arguments that suit few programs."""
     return {name: ModelSpec(name=name, arguments=FEW_PROGRAMS.get(name, {})) for name in MODELS}
 
 

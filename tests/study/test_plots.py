@@ -9,12 +9,16 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+from PIL import Image
 
+from pruner.files import write_table
 from pruner.paths import sources_folder
 from pruner.study import plots
 from pruner.study.book.items import Plot, load_items
 from pruner.study.book.key_numbers import Series, plot_series, read_results
 from pruner.study.book.plots import _bars, _lines, panels, svg
+from pruner.study.pareto import draw_fronts, write_front_report
+from pruner.study.tuning_plots import CURVES, TIME, RunCurve, draw
 
 # Linear RGB as protanopes and deuteranopes see it (Machado and others 2009, severity 1).
 EYES = {
@@ -161,3 +165,48 @@ def test_one_long_bar_is_cut_and_the_rest_keep_their_lengths():
     text = svg(plot(y="over_ours"), series)
     assert "prefers-color-scheme:dark" in text
     assert text == svg(plot(y="over_ours"), series)
+
+
+def run(name, task, best_s):
+    return RunCurve(
+        name=name,
+        tasks=(task,),
+        trial=np.arange(1, 4),
+        elapsed_s=np.arange(3.0),
+        best_s=np.array(best_s),
+        seconds={"build": 2.0, "run": 1.0},
+    )
+
+
+def test_programs_that_differ_have_a_row_of_panels_each(tmp_path):
+    small, large = run("a", "matmul", [2e-3, 1e-3, 1e-3]), run("b", "softmax", [5e-2, 4e-2, 1e-2])
+    heights = []
+    for runs in ([small, small], [small, large]):
+        assert {path.name for path in draw(runs, tmp_path)} == {CURVES, TIME}
+        with Image.open(tmp_path / CURVES) as picture:
+            heights.append(picture.height)
+    assert heights[1] == pytest.approx(2 * heights[0], rel=0.1)
+
+
+POINTS = [(1, 1e-3, 8192, 1), (2, 2e-3, 4096, 1), (3, 3e-3, 6144, 0)]
+
+
+JOULES = pytest.param("joules", marks=pytest.mark.slow)  # a model draws the same
+
+
+@pytest.mark.parametrize("column", ["size_bytes", "energy_model_j", JOULES])
+def test_a_front_is_drawn_and_listed(tmp_path, column):
+    rows = [
+        {"task": task, "trial": n, "latency_s": s, column: value, "checked": 1, "on_front": front}
+        for task in ("conv2d", "matmul")
+        for n, s, value, front in POINTS
+    ]
+    write_table(tmp_path / "pareto.csv", rows)
+    with Image.open(draw_fronts(tmp_path)) as picture:
+        assert picture.height > picture.width
+    page = write_front_report(tmp_path).read_text(encoding="utf-8")
+    assert page.count("2 of 3 programs are on the front") == 2
+    assert ("energies are a model" in page) == (column == "energy_model_j")
+    if column == "size_bytes":
+        assert ">8.00<" in page
+        assert ">6.00<" not in page

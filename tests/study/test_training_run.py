@@ -31,16 +31,13 @@ def fit(value, chance, networks=5):
     return means | {"random": random, "num_networks": networks}
 
 
-def test_means_over_networks_are_averaged_over_seeds(tmp_path):
+def test_means_over_networks_are_averaged_over_seeds_where_there_are_any(tmp_path):
     found = summary(tmp_path, fit(0.8, 0.2), fit(0.6, 0.4))
     assert found["top1_network_mean"] == pytest.approx(0.7)
     assert found["spread"]["top5_network_mean"] == pytest.approx(0.2 / 2**0.5)
     assert found["random"]["top1_network_mean"] == pytest.approx(0.3)
     assert found["num_networks"] == 5
     assert found["parts"]["seed-1"]["top1_network_mean"] == 0.6
-
-
-def test_a_run_without_networks_says_nothing_of_them(tmp_path):
     found = summary(tmp_path, {"random": {"top1": 0.1}}, {"random": {"top1": 0.3}})
     assert found["top1"] == 0.5
     assert found["random"] == {"top1": pytest.approx(0.2)}

@@ -259,7 +259,7 @@ class OnnxRuntime(Runner):
 
 
 class OpenVino(Runner):
-    """OpenVINO on a CPU and on the network's ONNX file, for the least latency of a call.
+    """OpenVINO on a CPU, on the ONNX file, for short calls.
 
     Products of float32 are not rounded: its default on some CPUs is bfloat16.
     """
@@ -471,10 +471,10 @@ def torch_operator(spec: Mapping[str, Any]) -> Any:
 
 @contextmanager
 def _onnx_file(source: Mapping[str, Any], *, half: bool) -> Iterator[Path]:
-    """Yield a network's ONNX file, which torch exports unless the network is one."""
+    """Yield a network's ONNX file; torch exports other networks."""
     given = NetworkSource.read(source)
-    if given.is_onnx:
-        yield Path(given.path)
+    if given.path is not None and given.is_onnx:
+        yield given.path
         return
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "network.onnx"

@@ -93,7 +93,7 @@ def _legalizers() -> dict[str, Any]:
     return {
         name: operator.get_attr(attribute)
         for name, operator in operators.items()
-        if name.startswith("relax.") and operator.has_attr(attribute)
+        if name.startswith("relax.") and operator.get_attr(attribute) is not None
     }
 
 

@@ -1,6 +1,5 @@
 """``--help`` says of every option what stands beside it in conf/, and starts quickly."""
 
-import os
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import pytest
 from pruner.cli.shared.help import commands, comments, help_text, list_of_commands, purpose
 from pruner.cli.shared.known import groups_of, read_words
 from pruner.paths import conf_folder
+from tests.commands import python
 
 FILE = """# what the choice is
 first: 1 # beside it
@@ -47,17 +47,12 @@ def test_help_lists_the_groups_of_the_command_and_no_other(command):
     assert "$" not in text.replace("${", "")
 
 
-def test_every_option_of_training_stands_there_with_its_value_and_meaning():
-    lines = shown("train", ["model=tensetmlp", "seed=7"]).splitlines()
+def test_an_option_stands_there_with_its_value_and_meaning():
+    lines = shown("train", ["seed=7"]).splitlines()
     (seed,) = [line for line in lines if line.startswith("  seed=7 ")]
     assert "of weights, batches" in seed
     assert lines[lines.index(seed) + 1].strip() == "chooses the held-out tasks"
-    (line,) = [line for line in lines if line.startswith("  batches.tasks=")]
-    (epochs,) = [line for line in lines if line.startswith("  stop_after=")]
-    assert epochs.endswith("stop after this many epochs; resume= continues")
-    assert "model=tensetmlp" in "\n".join(lines)
-    assert any(line.startswith("  model.width=") for line in lines)
-    assert line.split(None, 1) == ["batches.tasks=8", "tasks per batch"]
+    assert ["batches.tasks=8", "tasks per batch"] in [line.split(None, 1) for line in lines]
 
 
 def test_the_list_of_commands_has_one_line_each():
@@ -76,14 +71,8 @@ for command in sys.argv[1:]:
 """
 
 
-def test_help_needs_no_heavy_library(repository):
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, *sorted(commands())],
-        env=os.environ | {"PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_help_needs_no_heavy_library():
+    done = python("-c", PROBE, *sorted(commands()))
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [f"{command} []" for command in sorted(commands())]
 

@@ -1,13 +1,9 @@
 """An offline W&B run, read back from its file, has all that the run folder has."""
 
 import json
-import struct
-from threading import Timer
 
 import pytest
 import yaml
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 
 pytest.importorskip("wandb")
 
@@ -15,9 +11,10 @@ from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, check_options
 from pruner.errors import PrunerError
 from tests.cli import toy_records
-from tests.cli.test_adapt import TINY, door
+from tests.cli.outcome import composed
+from tests.cli.test_adapt import TINY
 from tests.cli.test_book import ITEM
-from tests.cli.wandb_file import FULL, contents
+from tests.cli.wandb_file import contents
 
 
 @pytest.fixture(autouse=True)
@@ -29,42 +26,18 @@ def _wandb_stays_here(tmp_path, monkeypatch):
 @pytest.fixture
 def logged(command, toy_root, tmp_path):
     def run(*arguments):
-        code, result, err = command(
+        result, _ = command(
             "train",
             f"data.root={toy_root}",
             "platform=v100",
             "logger=wandb",
             *toy_records.SMALL,
             *arguments,
-        )
-        assert code == 0, err
+        ).done
         found = sorted((tmp_path / result["run_dir"]).glob("**/*.wandb"))
         return result, [(path, contents(path)) for path in found]
 
     return run
-
-
-def test_a_file_is_read_when_its_end_is_written_after_the_run_has_finished(tmp_path):
-    from wandb.proto import wandb_internal_pb2
-
-    summary, end = wandb_internal_pb2.Record(), wandb_internal_pb2.Record()
-    summary.summary.update.add(key="judged/top1", value_json="0.5")
-    end.exit.SetInParent()
-    parts = [record.SerializeToString() for record in (summary, end)]
-    chunks = [struct.pack("<IHB", 0, len(part), FULL) + part for part in parts]
-    path = tmp_path / "run.wandb"
-    path.write_bytes(b":W&B\0\0\0")  # as `wandb.finish` leaves it, now and then
-
-    def append(part):
-        with path.open("ab") as file:
-            file.write(part)
-
-    later = [Timer(0.1, append, [chunks[0] + chunks[1][:-1]]), Timer(0.3, append, [chunks[1][-1:]])]
-    for timer in later:
-        timer.start()
-    assert contents(path)["summary"] == {"judged/top1": 0.5}
-    for timer in later:
-        timer.join()
 
 
 def test_config_curves_summary_table_and_checkpoint_are_in_the_run(logged):
@@ -106,7 +79,6 @@ def test_an_argument_that_no_logger_takes_is_told(tmp_path, name):
 
 
 def rows_of(path, run, name):
-    """The table that a run logged."""
     file = next(row[f"{name}/path"] for row in run["history"] if f"{name}/path" in row)
     return json.loads((path.parent / "files" / file).read_text())
 
@@ -117,10 +89,9 @@ def only_run(folder):
 
 
 def test_an_evaluation_is_a_run_with_chance_beside_it(command, toy_root, tmp_path):
-    code, result, err = command(
+    result, _ = command(
         "evaluate", f"data.root={toy_root}", "platform=v100", "model=random", "logger=wandb"
-    )
-    assert code == 0, err
+    ).done
     path, run = only_run(tmp_path / result["run_dir"])
     assert run["summary"]["judged/top1"] == result["top1"]
     assert run["summary"]["judged/random_top1"] == result["random"]["top1"]
@@ -130,11 +101,10 @@ def test_an_evaluation_is_a_run_with_chance_beside_it(command, toy_root, tmp_pat
 
 
 def test_a_table_is_a_run_and_so_are_its_fits(command, toy_root, tmp_path):
-    code, result, err = command(
+    result, _ = command(
         "results_table", f"data.root={toy_root}", "platforms=[v100]", "models=[tensetmlp,random]",
         "seeds=[0]", "overrides=['trainer.max_epochs=1']", "logger=wandb", "run_id=mine",
-    )  # fmt: skip
-    assert code == 0, err
+    ).done  # fmt: skip
     runs = {}
     for path in (tmp_path / result["run_dir"]).glob("**/*.wandb"):
         run = contents(path)
@@ -151,10 +121,9 @@ def test_the_book_is_a_run_with_every_key_number(command, toy_root, tmp_path):
     item = tmp_path / "experiments" / "toy" / "item.yaml"
     item.parent.mkdir(parents=True)
     item.write_text(yaml.safe_dump(ITEM))
-    code, result, err = command(
+    result, _ = command(
         "book", f"data.root={toy_root}", "preset=small", "run_id=mine", "logger=wandb"
-    )
-    assert code == 0, err
+    ).done
     path, run = only_run(tmp_path / result["run_dir"])
     assert run["summary"]["book/toy/net"] == 0.25  # what its command writes
     table = rows_of(path, run, "book/tasks")
@@ -165,9 +134,8 @@ def test_the_book_is_a_run_with_every_key_number(command, toy_root, tmp_path):
 
 
 @pytest.mark.slow
-def test_ways_to_adapt_are_a_run_beside_that_of_the_source(monkeypatch, capsys, tmp_path):
-    code, result, err = door(monkeypatch, capsys, tmp_path, *TINY, "seeds=[0]", "logger=wandb")
-    assert code == 0, err
+def test_ways_to_adapt_are_a_run_beside_that_of_the_source(door, tmp_path):
+    result, _ = door("adapt", f"outputs={tmp_path}", *TINY, "seeds=[0]", "logger=wandb").done
     runs = [(path, contents(path)) for path in (tmp_path / "adapt/tiny").glob("**/*.wandb")]
     by_name = {run["run"].display_name: (path, run) for path, run in runs}
     path, run = by_name.pop("tiny")
@@ -193,19 +161,16 @@ QUICK = ("dataflow", "penalties")  # of each command the one with the fewest cel
         for name in SWEEPS
     ],
 )
-def test_every_choice_of_a_committed_sweep_composes(repository, name):
+def test_every_choice_of_a_committed_sweep_composes(name):
     command = "evaluate" if name == "ablation_penalties" else "train"
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
-        whole = compose(command, [f"experiment={name}"], return_hydra_config=True)
-        choices = whole.hydra.sweeper.params
-        words = [f"{given}".split(",") for given in choices.values()]
-        for number in range(max(map(len, words))):  # every choice is in a cell
-            picked = [found[number % len(found)] for found in words]
-            cell = [f"{option}={word}" for option, word in zip(choices, picked, strict=True)]
-            config = compose(command, [f"experiment={name}", *cell])
-            check_options(config)
-            build(config.model)
+    choices = composed(command, f"experiment={name}", whole=True).hydra.sweeper.params
+    words = [f"{given}".split(",") for given in choices.values()]
+    for number in range(max(map(len, words))):  # every choice is in a cell
+        picked = [found[number % len(found)] for found in words]
+        cell = [f"{option}={word}" for option, word in zip(choices, picked, strict=True)]
+        config = composed(command, f"experiment={name}", *cell)
+        check_options(config)
+        build(config.model)
 
 
 def test_the_example_of_a_wandb_sweep_names_options_of_train(repository):
@@ -215,8 +180,6 @@ def test_the_example_of_a_wandb_sweep_names_options_of_train(repository):
         f"{name}={(given.get('values') or [given.get('value', given.get('min'))])[0]}"
         for name, given in sweep["parameters"].items()
     ]
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(repository / "conf"), version_base="1.3"):
-        config = compose("train", [*first, "logger=wandb"])
+    config = composed("train", *first, "logger=wandb")
     assert config.optimizer.lr == 0.0001
     assert (repository / sweep["program"]).is_file()

@@ -76,10 +76,8 @@ def test_mistakes_end_in_one_line(command, toy_root, tmp_path):
         (["model=null"], "model=null: choose one of attention,"),
         ([f"outputs={blocked}"], str(blocked)),
     ):
-        code, _, err = command("train", f"data.root={toy_root}", "platform=v100", *arguments)
-        assert code == 2, err
+        err = command("train", f"data.root={toy_root}", "platform=v100", *arguments).refusal
         assert message in err
-        assert "Traceback" not in err
 
 
 def test_one_name_is_a_list_of_one():

@@ -8,9 +8,13 @@ import pytest
 from omegaconf import OmegaConf
 
 from pruner.cli.shared import runs
+from pruner.cli.shared.options import build
 from pruner.cli.shared.runs import last_checkpoint, save_config
+from pruner.cli.tune import resumed
 from pruner.errors import DataError, PrunerError
 from pruner.files import LOCK_FILE
+from pruner.tune.run.journal import JOURNAL_FILE
+from tests.cli.outcome import composed, give_words
 
 
 def finished(outputs, command, run, when, **metrics):
@@ -31,29 +35,25 @@ def test_the_last_checkpoint_is_of_the_newest_finished_training(tmp_path):
     finished(tmp_path, "train", "gone", 4_000, checkpoint=str(tmp_path / "no.pt"))
     finished(tmp_path, "evaluate", "c", 5_000)  # has one, but did not make it
     (tmp_path / "train" / "unfinished").mkdir()
+    finished(tmp_path, "train", "number", 6_000, checkpoint=5)  # no path
     assert last_checkpoint(tmp_path) == newest
 
 
 def test_evaluate_takes_the_last_run(command, toy_root):
     data = (f"data.root={toy_root}", "platform=v100")
     tiny = ("model=xgboost", "run_id=mine")
-    code, trained, err = command("train", *data, *tiny)
-    assert code == 0, err
-    code, result, err = command("evaluate", *data, "checkpoint=last", "tasks=all")
-    assert code == 0, err
+    trained, err = command("train", *data, *tiny).done
+    result, err = command("evaluate", *data, "checkpoint=last", "tasks=all").done
     assert result["checkpoint"] == trained["checkpoint"]
-    code, _, err = command("adapt", f"resume={trained['run_dir']}")
-    assert code == 2
+    err = command("adapt", f"resume={trained['run_dir']}").refusal
     assert "a run of another command or an older version" in err
-    code, _, err = command("train", *data, *tiny[:1], "model._target_=pruner.models.Moved")
-    assert code == 2
+    err = command("train", *data, *tiny[:1], "model._target_=pruner.models.Moved").refusal
     assert err.endswith("error: Error locating target 'pruner.models.Moved'; was it moved?\n")
 
 
 def test_a_resumed_run_takes_only_what_its_command_lets_change(tmp_path, monkeypatch):
     def given(*words):
-        overrides = SimpleNamespace(overrides=SimpleNamespace(task=list(words)))
-        monkeypatch.setattr(runs.HydraConfig, "get", lambda: overrides)
+        give_words(monkeypatch, *words)
         return OmegaConf.from_dotlist([*words])
 
     save_config(tmp_path, OmegaConf.create({"budget": {"trials": 8}, "stop_after": 1}))
@@ -69,10 +69,7 @@ def test_a_resumed_run_takes_only_what_its_command_lets_change(tmp_path, monkeyp
 
 
 def test_a_configuration_that_was_changed_or_cut_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        runs.HydraConfig, "get",
-        lambda: SimpleNamespace(overrides=SimpleNamespace(task=[])),
-    )  # fmt: skip
+    give_words(monkeypatch)
     config = OmegaConf.create({"budget": {"trials": 8}, "stop_after": None, "lr": 1e-3})
     save_config(tmp_path, config)
     path = tmp_path / runs.CONFIG_FILE
@@ -143,10 +140,7 @@ def test_a_configuration_of_somebody_else_is_looked_at(tmp_path, text, told):
 
 
 def test_a_run_folder_with_links_out_of_it_is_not_gone_on_with(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        runs.HydraConfig, "get",
-        lambda: SimpleNamespace(overrides=SimpleNamespace(task=[])),
-    )  # fmt: skip
+    give_words(monkeypatch)
     config, folder = OmegaConf.create({"stop_after": None}), tmp_path / "run"
     folder.mkdir()
     save_config(folder, config)
@@ -169,7 +163,52 @@ def test_a_label_with_separators_stays_in_the_folder(tmp_path):
     assert folder.name.endswith("-cpu-..-..-etc-passwd-policy")
 
 
-def test_a_checkpoint_that_is_no_path_is_passed_over(tmp_path):
-    older = finished(tmp_path, "train", "a", 1_000)
-    finished(tmp_path, "train", "b", 2_000, checkpoint=5)
-    assert last_checkpoint(tmp_path) == older
+@pytest.fixture
+def go_on(tmp_path, monkeypatch):
+    """Begin a run with some words, and go on with it with others; the trials a task of a network,
+    and the configuration."""
+
+    def given(words):
+        give_words(monkeypatch, *words)
+        return composed("tune", *words)
+
+    def run(first, *words):
+        save_config(tmp_path, given(["network=resnet18", *first]))
+        found = resumed(tmp_path, given(words))
+        return build(found.effort).trials_per_task, found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "trials_per_task"),
+    [
+        ([], 0),  # as it was: drafts what is left
+        (["effort=quick"], 8),
+        (["effort=normal"], 20),  # whose file says nothing of trials: nothing of draft's stays
+        pytest.param(["budget.trials=9"], 20, marks=pytest.mark.slow),
+        (["budget.seconds=60"], 20),
+        pytest.param(["budget.trials=9", "effort=thorough"], 60, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_drafted_run_is_tuned_once_it_is_given_a_budget(go_on, words, trials_per_task):
+    found, config = go_on(["effort=draft", "seed=3"], *words)
+    assert found == trials_per_task
+    assert (config.network, config.seed) == ("resnet18", 3)
+    assert config.budget.trials == (9 if "budget.trials=9" in words else None)
+
+
+def test_a_budget_for_nothing_is_still_refused(go_on):
+    _, config = go_on(["effort=draft"], "effort=draft", "budget.trials=9")
+    with pytest.raises(PrunerError, match=r"leave budget\.trials= out"):
+        build(config.effort).budget(config.budget, None)
+
+
+def test_a_run_that_measured_takes_more_effort_and_not_none(go_on, tmp_path):
+    (tmp_path / JOURNAL_FILE).touch()
+    assert go_on(["effort=quick"], "effort=thorough")[0] == 60
+    assert go_on(["effort=quick"], "budget.trials=50")[0] == 8
+    with pytest.raises(PrunerError, match="this run has measured programs; leave effort= out"):
+        go_on(["effort=quick"], "effort=draft")
+    with pytest.raises(PrunerError, match=r"leave out seed=4"):
+        go_on(["effort=quick"], "effort=thorough", "seed=4")

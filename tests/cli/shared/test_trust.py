@@ -25,8 +25,6 @@ CODE = {
 
 @pytest.fixture
 def user(tmp_path, monkeypatch):
-    """Become another user, by name."""
-
     def become(name):
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / name))
 

@@ -17,8 +17,6 @@ class Cnn(nn.Sequential):
 
 
 class Attention(nn.Module):
-    """A block of a transformer."""
-
     def __init__(self, width=32, heads=4):
         super().__init__()
         self.heads = heads
@@ -34,8 +32,6 @@ class Attention(nn.Module):
 
 
 class Depthwise(nn.Sequential):
-    """A block of a mobilenet."""
-
     def __init__(self):
         super().__init__(
             nn.Conv2d(8, 32, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU6(),
@@ -88,7 +84,6 @@ def made(name):
 
 
 def assert_alike(found, wanted):
-    """The same structure, the same numbers."""
     assert type(found) is type(wanted)
     if isinstance(wanted, dict):
         assert list(found) == list(wanted)

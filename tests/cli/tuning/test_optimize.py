@@ -1,35 +1,21 @@
 """``pruner.optimize``: five modules through the draft; the folder is that of a command."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
 import pruner
-from experiments.common.comparison import started
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.options import build
 from pruner.cli.tuning.optimize import _exported
 from pruner.errors import PrunerError
 from tests.cli.tuning.modules import assert_alike, made
-from tests.paths import REPOSITORY
+from tests.commands import python, ran
 from tests.tune.unhurried import UNHURRIED
 
 pytestmark = pytest.mark.tvm
-
-
-def command(script, *words):
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        started([script, *words], REPOSITORY),
-        cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def built_here(config, place):
@@ -55,10 +41,8 @@ SLOW = [pytest.param(*pair, marks=pytest.mark.slow) for pair in SLOW]
 
 @pytest.mark.parametrize(("name", "whole"), [("mlp", False), *SLOW])
 @pytest.mark.usefixtures("quick_networks")
-def test_a_module_becomes_a_network_that_computes_the_same(
-    name, whole, tmp_path, monkeypatch, capfd
-):
-    """``whole``: with the command's run, which tests/cli/test_tune_network.py is about, too."""
+def test_a_module_becomes_a_network(name, whole, tmp_path, monkeypatch, capfd):
+    """``whole``: with the command's run, which tests/cli/test_tune.py is about, too."""
     monkeypatch.chdir(tmp_path)
     if not whole:
         monkeypatch.setattr("pruner.cli.tuning.optimize.run", built_here)
@@ -92,9 +76,9 @@ def test_commands_take_its_folder(tmp_path):
     assert before.interface.threads == 1
     with pytest.raises(PrunerError, match="exists and is never overwritten"):
         pruner.optimize(module, inputs, effort="draft", folder=folder)
-    found = command("deploy", f"run={folder}", "baselines=[eager]")
+    found = ran("deploy", f"run={folder}", "baselines=[eager]")[0]
     assert {"ours", "eager"} == set(found["beside"])
-    found = command("tune.py", f"resume={folder}", "budget.trials=4")
+    found = ran("tune.py", f"resume={folder}", "budget.trials=4")[0]
     assert found["trials"] == 4
     assert found["deployed"]["applied"] > 0
     module.eval()
@@ -204,11 +188,8 @@ def test_an_application_of_hydra_keeps_its_own_configuration():
 
 def test_the_package_is_light():
     """Until something is used: neither torch nor TVM, nor pandas."""
-    done = subprocess.run(
-        [sys.executable, "-c", "import pruner, sys; print(*sys.modules)"],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = python("-c", "import pruner, sys; print(*sys.modules)")
+    assert done.returncode == 0, done.stderr
     assert not {"torch", "tvm", "hydra", "numpy", "pandas"} & set(done.stdout.split())
     with pytest.raises(AttributeError, match="no attribute 'optimise'"):
         pruner.optimise  # noqa: B018

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from itertools import product
@@ -12,20 +11,26 @@ import pandas as pd
 import pytest
 
 from experiments.gpu import options as sizes
-from experiments.gpu import run
+from experiments.gpu import ready, run
 from experiments.gpu.options import CampaignOptions
+from experiments.gpu.ready import described_gpu
 from experiments.gpu.stages import boxes
 from experiments.gpu.state import State
 from pruner.cli.shared.known import read_words
 from pruner.cli.shared.script import run_script
 from pruner.data.root import RecordRoot
-from tests.paths import REPOSITORY
+from pruner.errors import PrunerError
+from pruner.files import write_json
+from pruner.program.device import load_device
+from tests.cli.outcome import Outcome
+from tests.commands import python
+from tests.paths import CONF
 from tests.tune.unhurried import UNHURRIED
 
 
 @pytest.fixture
 def campaign(monkeypatch, capsys):
-    """Run the script in this process; returns (exit code, last stdout line as JSON, stderr)."""
+    """Run the script in this process."""
 
     def call(*words):
         monkeypatch.setattr(sys, "argv", ["run.py", *words])
@@ -35,7 +40,7 @@ def campaign(monkeypatch, capsys):
         except SystemExit as stop:
             code = stop.code
         out, err = capsys.readouterr()
-        return code, json.loads(out.splitlines()[-1]) if code == 0 else None, err
+        return Outcome(code, json.loads(out.splitlines()[-1]) if code == 0 else None, err)
 
     return call
 
@@ -58,23 +63,18 @@ def test_a_users_mistake_is_one_line(campaign, tmp_path, monkeypatch):
         (["platform=h200", "plan=true", "checkpoint=nothing.pt"], "nothing.pt"),
     ):
         named = [] if any(word.startswith("out=") for word in words) else [f"out={tmp_path}"]
-        code, _, err = campaign(*named, *words)
-        assert code == 2
-        assert told in err
-        assert "Traceback" not in err
+        assert told in campaign(*named, *words).refusal
 
 
 def test_without_a_gpu_it_says_what_can_be_done(campaign, tmp_path, monkeypatch):
     monkeypatch.setattr("experiments.gpu.run.about_gpus", list)
-    code, _, err = campaign(f"out={tmp_path}", "plan=true")
-    assert code == 2
+    err = campaign(f"out={tmp_path}", "plan=true").refusal
     assert "no NVIDIA GPU is visible: use device=cpu" in err
 
 
 def test_the_plan_is_told_and_nothing_is_run(campaign, tmp_path):
     words = ["platform=h200", f"out={tmp_path / 'out'}", "more=['measure.builders=8']"]
-    code, found, err = campaign(*words, "plan=true", "minutes=12.5")
-    assert code == 0, err
+    found, err = campaign(*words, "plan=true", "minutes=12.5").done
     assert found["steps"] > 20
     assert found["minutes"] > 25  # all of it takes longer than a start has
     assert "float16-metaschedule" in err
@@ -84,14 +84,11 @@ def test_the_plan_is_told_and_nothing_is_run(campaign, tmp_path):
 
 def test_the_summary_is_of_what_was_asked_in_the_folder(campaign, tmp_path):
     words = [f"out={tmp_path / 'out'}", "summary=true"]
-    code, _, err = campaign(*words)
-    assert code == 2
-    assert "no campaign was begun there" in err
+    assert "no campaign was begun there" in campaign(*words).refusal
     (tmp_path / "out").mkdir()
     asked = {"device": "cuda", "platform": "h200", "small": True}
     (tmp_path / "out" / "device.json").write_text(json.dumps({"asked": asked}))
-    code, found, err = campaign(*words)  # without a GPU
-    assert code == 0, err
+    found, _ = campaign(*words).done  # without a GPU
     assert found["operators"] == found["records"] == 0
     header = (tmp_path / "out" / "results" / "operators.csv").read_text()
     assert header == "table\n"
@@ -112,57 +109,45 @@ def test_a_summary_of_a_damaged_folder_is_one_line(campaign, tmp_path):
     ):
         (tmp_path / "device.json").write_text(text)
         comparison.write_text(kept)
-        code, _, err = campaign(*words)
-        assert code == 2
-        assert told in err
-        assert "Traceback" not in err
+        assert told in campaign(*words).refusal
     comparison.unlink()
     cut = '{"step": "a", "load_1m{"step": "b", "load_1min": 3.0}\n'  # a kill, and a later start
     (tmp_path / "readings.jsonl").write_text(cut + '{"step": "b", "load_1min": 1.5}\n')
-    code, _, err = campaign(*words)
-    assert code == 0, err
+    assert campaign(*words).done
     written = json.loads((tmp_path / "results" / "device.json").read_text())
     assert written["readings"]["load_1min"]["number"] == 1
 
 
-def test_a_folder_is_of_one_device_and_size(campaign, tmp_path):
-    (tmp_path / "device.json").write_text(
-        json.dumps({"asked": {"platform": "cpu-avx2", "small": True, "compile_only": False}})
-    )
-    for words, code in (
-        (["platform=h200"], 2),
-        (["platform=h200", "small=true"], 2),
-        (["device=cpu", "platform=cpu-avx2"], 2),
-        (["device=cpu", "platform=cpu-avx2", "small=true"], 0),
-        (["platform=h200", "compile_only=true"], 0),  # lies apart
+def test_a_folder_is_of_one_device_and_size_and_what_only_compiles_lies_apart(campaign, tmp_path):
+    cpu, only = {"platform": "cpu-avx2", "small": True}, "compile_only=true"
+    asked = {
+        "ran": {**cpu, "compile_only": False},
+        "built": {"platform": "h200", "compile_only": True},
+    }
+    for name, given in asked.items():
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "device.json", {"asked": given})
+    State(tmp_path / "built", "cpu").begin(cpu)
+    here = ["device=cpu", "platform=cpu-avx2"]
+    for name, words, code in (
+        ("ran", ["platform=h200"], 2),
+        ("ran", ["platform=h200", "small=true"], 2),
+        ("ran", here, 2),
+        ("ran", [*here, "small=true"], 0),
+        ("ran", ["platform=h200", only], 0),
+        ("built", ["platform=h200", only], 0),  # whatever ran there since
+        ("built", ["platform=a100", only], 2),
+        ("built", [*here, "small=true"], 0),
+        ("built", ["platform=h200"], 2),
     ):
-        found, _, err = campaign(f"out={tmp_path}", *words, "plan=true")
+        found, _, err = campaign(f"out={tmp_path / name}", *words, "plan=true")
         assert found == code, err
-        assert code == 0 or "begun with platform=cpu-avx2 small=true" in err
-
-
-def test_what_only_compiles_is_of_one_device_whatever_ran_there_since(campaign, tmp_path):
-    (tmp_path / "device.json").write_text(
-        json.dumps({"asked": {"platform": "h200", "compile_only": True}})
-    )
-    ran = {"platform": "cpu-avx2", "small": True}
-    State(tmp_path, "cpu").begin(ran)
-    for words, code in (
-        (["platform=h200", "compile_only=true"], 0),
-        (["platform=a100", "compile_only=true"], 2),
-        (["device=cpu", "platform=cpu-avx2", "small=true"], 0),
-        (["platform=h200"], 2),
-    ):
-        found, _, err = campaign(f"out={tmp_path}", *words, "plan=true")
-        assert found == code, err
+        assert (name, code) != ("ran", 2) or "begun with platform=cpu-avx2 small=true" in err
 
 
 def rehearsed(out, *words):
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments.gpu.run", f"out={out}", "small=true",
-         f"more={UNHURRIED}", *words],
-        cwd=REPOSITORY, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    own = (f"out={out}", "small=true", f"more={UNHURRIED}")
+    done = python("-m", "experiments.gpu.run", *own, *words)
     logs = "".join(path.read_text()[-2000:] for path in sorted((out / "logs").glob("*.log")))
     assert done.returncode == 0, done.stderr + logs
     return json.loads(done.stdout.splitlines()[-1]), done.stderr, logs
@@ -247,9 +232,7 @@ SLOW = [(size, *device, only) for size, device, only in ALL if (size, *device, o
     ("size", "device", "platform", "compile_only"),
     [*FAST, *(pytest.param(*one, marks=pytest.mark.slow) for one in SLOW)],
 )
-def test_every_command_of_a_campaign_is_one_that_its_door_takes(
-    tmp_path, size, device, platform, compile_only
-):
+def test_every_command_is_one_that_its_door_takes(tmp_path, size, device, platform, compile_only):
     """Composed and checked as the door does it, and not begun; the folder has an odd name."""
     options = CampaignOptions(
         out=tmp_path / "one, o'clock",
@@ -279,3 +262,74 @@ def test_a_part_of_the_operators_and_precisions_is_chosen(campaign, tmp_path):
     assert "float32-ours" in err
     assert "resnet18-float32" in err
     assert "float16" not in err
+
+
+DEVICES = [load_device(path) for path in sorted((CONF / "platform").glob("*.yaml"))]
+
+
+@pytest.fixture
+def options(tmp_path, monkeypatch):
+    monkeypatch.setattr(ready, "cuda_environment", lambda: {"PATH": str(tmp_path)})
+    monkeypatch.setattr(ready, "make_platform", lambda device: device.name)
+    monkeypatch.setattr(ready, "missing_device", lambda _: None)
+    nvcc = tmp_path / "nvcc"
+    nvcc.touch()
+    nvcc.chmod(0o755)
+    return CampaignOptions(out=tmp_path, platform="h200")
+
+
+def test_what_is_found_is_for_the_commands(options, tmp_path):
+    assert ready.environment_of(options) == {"PATH": str(tmp_path)}
+    assert ready.environment_of(replace(options, device="cpu")) == {}
+
+
+def test_without_a_compiler_nothing_is_begun(options, tmp_path, monkeypatch):
+    (tmp_path / "nvcc").unlink()
+    monkeypatch.setattr(ready, "_has_nvrtc", lambda: True)
+    assert ready.environment_of(options)
+    with pytest.raises(PrunerError, match="no nvcc on the path: "):  # no driver, which NVRTC needs
+        ready.environment_of(replace(options, compile_only=True))
+    monkeypatch.setattr(ready, "_has_nvrtc", lambda: False)
+    with pytest.raises(PrunerError, match="no nvcc on the path, nor cuda-bindings"):
+        ready.environment_of(options)
+
+
+def test_a_device_that_cannot_be_used_is_told_unless_none_is_needed(options, monkeypatch):
+    monkeypatch.setattr(ready, "missing_device", lambda platform: f"{platform} is not there")
+    with pytest.raises(PrunerError, match="platform=h200: h200 is not there"):
+        ready.environment_of(options)
+    assert ready.environment_of(replace(options, compile_only=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "platform"),
+    [
+        ("NVIDIA H200", "9.0", "h200"),
+        ("NVIDIA H100 80GB HBM3", "9.0", "h100"),
+        ("NVIDIA A100-SXM4-80GB", "8.0", "a100"),
+        ("NVIDIA A100-PCIE-40GB", "8.0", "a100_40"),
+        ("NVIDIA GeForce RTX 4090", "8.9", "rtx4090"),
+        ("Tesla V100-SXM2-16GB", "7.0", "v100"),
+        ("Tesla T4", "7.5", "t4"),
+        ("NVIDIA TITAN V", "7.0", "titanv"),
+    ],
+)
+def test_names_as_drivers_tell_them(name, capability, platform):
+    gpus = [{"name": name, "compute_cap": capability}, {"name": "other", "compute_cap": "1.0"}]
+    assert described_gpu(gpus, DEVICES) == platform
+
+
+def test_an_unknown_one_is_told_with_those_of_its_architecture():
+    with pytest.raises(PrunerError, match=r"NVIDIA GH200 480GB .*: h100, h200"):
+        described_gpu([{"name": "NVIDIA GH200 480GB", "compute_cap": "9.0"}], DEVICES)
+    with pytest.raises(PrunerError, match=r"NVIDIA T400 4GB .*: t4"):
+        described_gpu([{"name": "NVIDIA T400 4GB", "compute_cap": "7.5"}], DEVICES)
+    for variant in ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D"):
+        with pytest.raises(PrunerError, match=r"RTX 4090 .*: .*rtx4090"):
+            described_gpu([{"name": variant, "compute_cap": "8.9"}], DEVICES)
+    with pytest.raises(PrunerError, match=r"RTX 3080 Ti .*: .*rtx3080"):
+        described_gpu([{"name": "NVIDIA GeForce RTX 3080 Ti", "compute_cap": "8.6"}], DEVICES)
+    with pytest.raises(PrunerError, match=r"sm_123\) has no description"):
+        described_gpu([{"name": "NVIDIA H200", "compute_cap": "12.3"}], DEVICES)
+    with pytest.raises(PrunerError, match="no NVIDIA GPU is visible"):
+        described_gpu([], DEVICES)

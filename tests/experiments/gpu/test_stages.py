@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from experiments.common.comparison import Ended
-from experiments.gpu.options import FULL, SMALL, CampaignOptions, as_words, halves
+from experiments.gpu.options import FULL, SMALL, CampaignOptions
 from experiments.gpu.run import Campaign
 from experiments.gpu.stages import GUESSES, STAGES, START_S, boxes
 from pruner.errors import PrunerError
@@ -53,7 +53,6 @@ class World:
 
 
 def prepared(options):
-    """The folders that commands would make."""
     for step in steps_of(options).values():
         step.leaves.parent.mkdir(parents=True, exist_ok=True)
         if step.made is not None:
@@ -82,19 +81,9 @@ def test_every_policy_gets_the_same_trials_of_the_same_operators(options):
         assert len({word for run in runs for word in run.words if "workload.tasks" in word}) == 1
     half = next(word for word in steps["float16-ours"].words if "workload.tasks" in word)
     assert half.count("dtype: float16") == 3
-
-
-def test_the_operators_of_the_issue_are_there():
-    single = [task["operator"] for task in FULL.single]
-    assert sorted(single) == ["batch_matmul", "conv2d", "depthwise_conv2d", "matmul", "softmax"]
-    half = [task["operator"] for task in FULL.half]
-    assert sorted(half) == ["batch_matmul", "conv2d", "matmul"]
-    assert all(task["dtype"] == "float16" for task in FULL.half)
-
-
-def test_tasks_as_a_word_of_the_command_line():
-    word = as_words(halves([{"operator": "matmul", "m": 8, "n": 8, "k": 8}]))
-    assert word == "[{operator: matmul, m: 8, n: 8, k: 8, dtype: float16}]"
+    single, half = (sorted(one["operator"] for one in group) for group in (FULL.single, FULL.half))
+    assert single == ["batch_matmul", "conv2d", "depthwise_conv2d", "matmul", "softmax"]
+    assert half == ["batch_matmul", "conv2d", "matmul"]
 
 
 def test_a_cpu_has_no_half_precision(options):

@@ -49,7 +49,7 @@ def both(options):
     return options
 
 
-def test_operators_at_equal_trials(both):
+def test_operators_groups_and_curves_of_both(both):
     rows = {(row["task"], row["policy"]): row for row in operator_rows(both)}
     assert len(rows) == 4
     ours = rows["a", "ours"]
@@ -58,9 +58,6 @@ def test_operators_at_equal_trials(both):
     assert (ours["equal_trials"], ours["best_at_equal_s"]) == (1, 4.0)
     assert rows["b", "metaschedule"]["best_at_equal_s"] == 1.0
     assert ours["raced_s"] is None
-
-
-def test_groups_tell_how_soon_ours_was_as_fast_as_the_rival_in_the_end(both):
     ours, rival = group_rows(both)
     # the rival ends with 2 + 1 s after 30 s; ours has 1 + 2 s after 3 s
     assert (rival["seconds_to_rival"], rival["times_less"], rival["over_rival"]) == (30.0, 1.0, 1.0)
@@ -68,6 +65,12 @@ def test_groups_tell_how_soon_ours_was_as_fast_as_the_rival_in_the_end(both):
     # at equal trials: of a 4 over 2, of b 1 over 1
     assert ours["over_rival"] == pytest.approx(math.sqrt(2.0))
     assert (ours["trials"], ours["total_s"]) == (4, 5.0)
+    rows = {row["policy"]: [] for row in curve_rows(both)}
+    for row in curve_rows(both):
+        rows[row["policy"]].append((row["after"], row["elapsed_s"], row["relative"]))
+    # ours: 4 + 2 s after two trials, 1 + 1 s after four, which is the best sum of any
+    assert rows["ours"] == [(2, 2.0, 3.0), (4, 4.0, 1.0)]
+    assert rows["metaschedule"] == [(2, 20.0, 3.0), (3, 30.0, 1.5)]
 
 
 def test_latencies_over_those_of_chance_at_equal_trials(both):
@@ -101,16 +104,7 @@ def test_who_never_gets_there_is_told_so(options):
     assert (ours["seconds_to_rival"], ours["times_less"]) == (None, 0.0)
 
 
-def test_curves_begin_where_all_operators_have_a_program(both):
-    rows = {row["policy"]: [] for row in curve_rows(both)}
-    for row in curve_rows(both):
-        rows[row["policy"]].append((row["after"], row["elapsed_s"], row["relative"]))
-    # ours: 4 + 2 s after two trials, 1 + 1 s after four, which is the best sum of any
-    assert rows["ours"] == [(2, 2.0, 3.0), (4, 4.0, 1.0)]
-    assert rows["metaschedule"] == [(2, 20.0, 3.0), (3, 30.0, 1.5)]
-
-
-def test_curves_of_networks_begin_where_all_tuned_tasks_have_a_program(options):
+def test_a_network_meets_the_one_that_metaschedule_tuned(options):
     mine = [("conv_a", 4.0, 1.0), ("dense_b", 2.0, 2.0), ("conv_a", 1.0, 4.0)]
     theirs = [("conv_a", 2.0, 10.0), ("dense_b", 1.0, 20.0)]
     fabricate(options.run("bert_tiny-float16"), mine)
@@ -119,12 +113,16 @@ def test_curves_of_networks_begin_where_all_tuned_tasks_have_a_program(options):
         (r["group"], r["policy"], r["after"], r["elapsed_s"], r["sum_s"], r["relative"])
         for r in curve_rows(options)
     ]
-    # conv_a is called twice: 2 * 4 + 2, then 2 * 1 + 2 = 4 s, the least of both; theirs 2 * 2 + 1
+    # once all tuned tasks have a program; conv_a is called twice: 2 * 4 + 2, then 2 * 1 + 2 = 4 s,
+    # the least of both; theirs 2 * 2 + 1
     assert found == [
         ("bert_tiny-float16", "ours", 2, 2.0, 10.0, 2.5),
         ("bert_tiny-float16", "ours", 3, 4.0, 4.0, 1.0),
         ("bert_tiny-float16", "metaschedule", 2, 20.0, 5.0, 1.25),
     ]
+    (row,) = network_rows(options)
+    # 5 s after 20 s; ours has 4 s after 4 s
+    assert (row["seconds_to_rival"], row["times_less"], row["over_rival"]) == (4.0, 5.0, 0.8)
 
 
 def test_where_the_seconds_of_a_run_go(options):
@@ -167,13 +165,17 @@ def test_the_first_kernels_are_counted_too(options):
     ran(only.run("sanity"), OURS, 5.0, compiled_only=True)
     fabricate(only.run("bert_tiny-float16"), [("conv_a", 1.0, 1.0)])
     both = [contender("ours", 2.0), contender("eager", 5.0)]
-    kept = {"threads": 2, "reference": "eager", "contenders": both}  # of what ran there before
-    options.kept("").parent.mkdir()
-    write_json(options.kept("bert_tiny-float16-beside"), kept)
+    # of what ran there before
+    keep(options, "bert_tiny-float16-beside", threads=2, reference="eager", contenders=both)
     path = only.run("bert_tiny-float16") / "trials.jsonl"
     row = {**trial(1, "conv_a", 1.0, 1.0), "costs_s": [], "compiled_only": True}
     path.write_text(json.dumps(row) + "\n")
     assert compiled_counts(only) == {"compiled": 4 + 1, "failed": 0}
+
+
+def keep(options, name, **content):
+    options.kept(name).parent.mkdir(exist_ok=True)
+    write_json(options.kept(name), content)
 
 
 def raced(ours_s, torch_s, **more):
@@ -181,9 +183,7 @@ def raced(ours_s, torch_s, **more):
 
 
 def test_kernels_beside_torch_come_from_the_latest_comparison_that_reached_them(both):
-    kept = both.kept("float32-beside")
-    kept.parent.mkdir()
-    write_json(kept, {"tasks": {"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)}})
+    keep(both, "float32-beside", tasks={"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)})
     # the finals were ended after the first task
     unfinished = both.run("float32-ours") / "kernels_beside.json"
     write_json(unfinished, {"tasks": {"a": raced(2.0, 5.0, watts=300.0, joules=600.0)}})
@@ -202,9 +202,7 @@ def test_what_was_asked_beside_is_in_the_same_tables(both):
     found = {row["policy"]: row["times_less"] for row in group_rows(both)}
     assert found == {"ours": 10.0, "metaschedule": 1.0, "adatune": 2.0}  # 2 + 1 s after 15 s
     ran(both.run("reduction-ours"), [("long", 2.0, 1.0)], 2.0)
-    kept = both.kept("reduction-finals")
-    kept.parent.mkdir()
-    write_json(kept, {"tasks": {"long": raced(2.0, 1.6)}})
+    keep(both, "reduction-finals", tasks={"long": raced(2.0, 1.6)})
     over = {row["contender"]: row["over_ours"] for row in beside_rows(both)}
     assert over == {"ours": 1.0, "eager": 0.8}
 
@@ -225,10 +223,9 @@ def test_networks_with_their_contenders(options):
 def test_a_comparison_of_networks_that_was_ended_leaves_the_one_before(options):
     folder = options.run("bert_tiny-float16")
     fabricate(folder, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)])
-    options.kept("").parent.mkdir()
     about = {"threads": 2, "reference": "eager"}
-    first = {**about, "contenders": [contender("ours", 2.0), contender("eager", 5.0)]}
-    write_json(options.kept("bert_tiny-float16-beside"), first)
+    first = [contender("ours", 2.0), contender("eager", 5.0)]
+    keep(options, "bert_tiny-float16-beside", **about, contenders=first)
     # the finals began: they built the network, and beside.json of before is gone
     found = {row["contender"]: row for row in network_rows(options)}
     assert {name: row["over_ours"] for name, row in found.items()} == {"ours": 1.0, "eager": 2.5}
@@ -240,16 +237,6 @@ def test_a_comparison_of_networks_that_was_ended_leaves_the_one_before(options):
         "ours": 1.0, "eager": 2.5, "compile": 1.5,
     }  # fmt: skip
     assert (found["compile"]["watts"], found["ours"]["joules"]) == (300.0, 600.0)
-
-
-def test_a_network_meets_the_one_that_metaschedule_tuned(options):
-    mine = [("conv_a", 4.0, 1.0), ("dense_b", 2.0, 2.0), ("conv_a", 1.0, 4.0)]
-    theirs = [("conv_a", 2.0, 10.0), ("dense_b", 1.0, 20.0)]
-    fabricate(options.run("bert_tiny-float16"), mine)
-    fabricate(options.run("bert_tiny-float16-metaschedule"), theirs)
-    (row,) = network_rows(options)
-    # conv_a is called twice: 2 * 2 + 1 = 5 s after 20 s; ours 2 * 4 + 2, then 2 * 1 + 2 = 4 s
-    assert (row["seconds_to_rival"], row["times_less"], row["over_rival"]) == (4.0, 5.0, 0.8)
 
 
 def test_results_of_an_empty_folder_are_no_error(options, tmp_path):
@@ -302,9 +289,7 @@ def test_the_book_reads_the_tables(both, tmp_path, repository):
     from pruner.study.book.page import build_page
 
     options = both
-    kept = options.kept("float32-beside")
-    kept.parent.mkdir()
-    write_json(kept, {"tasks": {"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)}})
+    keep(options, "float32-beside", tasks={"a": raced(2.0, 4.0), "b": raced(1.0, 3.0)})
     folder = options.run("bert_tiny-float16")
     others = [contender("ours", 2.0), contender("eager", 5.0, label="torch eager")]
     fabricate(folder, [("conv_a", 1.0, 1.0), ("dense_b", 1.0, 2.0)], contenders=others)

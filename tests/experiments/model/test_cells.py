@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
 
 from experiments.model.ablation.candidates import (
@@ -15,6 +16,7 @@ from experiments.model.ablation.candidates import (
     together,
 )
 from experiments.model.ablation.cells import AblationCell, Guess, check_seeds, planned, settings_of
+from experiments.model.ablation.choice import best, compared, helping
 from pruner.errors import PrunerError
 from pruner.files import save_metrics
 from pruner.models.networks.mlp import TenSetMLP
@@ -23,7 +25,7 @@ from pruner.models.training.losses import RankNet, TopShare
 from pruner.models.training.recipe import Recipe
 
 
-def test_settings_are_each_alone_all_and_each_left_out():
+def test_settings_are_each_alone_all_and_each_left_out_and_several_take_longer():
     found = {one.name: (one.learned, one.judged, one.left_out) for one in settings_of(["a", "b"])}
     assert found == {
         "a": (("a",), ("a",), ()),
@@ -33,6 +35,9 @@ def test_settings_are_each_alone_all_and_each_left_out():
         "without-b": (("a",), ("b",), ("b",)),
     }
     assert [one.name for one in settings_of(["a"])] == ["a"]
+    every = settings_of(["a", "b"])[2]
+    guess = Guess(platform_s={"a": 10.0, "b": 40.0}, model={}, several=1.5)
+    assert guess.seconds(AblationCell(setting=every, model="pacm", seed=0)) == 60.0
 
 
 def test_what_is_left_is_as_what_is_made_took(tmp_path):
@@ -46,13 +51,7 @@ def test_what_is_left_is_as_what_is_made_took(tmp_path):
     assert (second["made"], second["minutes left"]) == (0, 2.0)
 
 
-def test_several_platforms_take_as_long_as_the_slowest_and_more():
-    every = settings_of(["a", "b"])[2]
-    guess = Guess(platform_s={"a": 10.0, "b": 40.0}, model={}, several=1.5)
-    assert guess.seconds(AblationCell(setting=every, model="pacm", seed=0)) == 60.0
-
-
-def test_changes_go_together_unless_they_contradict_each_other():
+def test_changes_go_together_unless_they_contradict_each_other_or_were_tried():
     one = Change(arguments={"residual": True}, failures=True)
     two = Change(arguments={"branch_dropout": 0.1}, fields={"loss": RankNet()})
     both = together({"one": one, "two": two})
@@ -66,9 +65,6 @@ def test_changes_go_together_unless_they_contradict_each_other():
         together({"two": two, "more": Change(fields={"loss": TopShare()})})
     with pytest.raises(PrunerError, match="other models"):
         together({"one": one, "mlp": Change(model=TenSetMLP)})
-
-
-def test_what_goes_together_may_have_been_tried_by_itself():
     both = together({name: EVERY[name] for name in ("draft", "draft_residual")})
     assert both.same_as(EVERY["draft_residual"])
     assert not both.same_as(EVERY["draft"])
@@ -100,3 +96,64 @@ def test_names_are_told_apart():
     assert set(MODEL_S) <= {*EVERY, "together"}
     with pytest.raises(PrunerError, match="each once"):
         check_seeds([0, 0])
+
+
+def row(model, seed, top1, pairwise, *, setting="k80", platform=None):
+    return {
+        "setting": setting,
+        "platform": platform or setting,
+        "model": model,
+        "seed": str(seed),
+        "top1_task_mean": top1,
+        "pairwise_accuracy": pairwise,
+    }
+
+
+UNCHANGED = [row("pacm", 0, 0.90, 0.74), row("pacm", 1, 0.88, 0.76)]
+
+
+def test_a_change_is_compared_in_pairs():
+    rows = [*UNCHANGED, row("x", 0, 0.92, 0.75), row("x", 1, 0.92, 0.76), row("x", 2, 0.1, 0.1)]
+    found = compared(rows, "x", "pacm")  # seed 2 has no partner
+    # (0.02 + 0.01) / 2 = 0.015 and (0.04 + 0) / 2 = 0.02; their deviation is 0.005 / sqrt(2)
+    assert found.pairs == 2
+    assert found.gain == pytest.approx(0.0175)
+    assert found.error == pytest.approx(0.005 / np.sqrt(2) / np.sqrt(2))
+    assert found.numbers == pytest.approx({"top1_task_mean": 0.03, "pairwise_accuracy": 0.005})
+    assert found.helps
+
+
+def test_a_gain_within_its_error_or_of_one_pair_does_not_help():
+    rows = [*UNCHANGED, row("x", 0, 1.0, 0.74), row("x", 1, 0.80, 0.76)]  # +0.05 and -0.04
+    found = compared(rows, "x", "pacm")
+    assert found.gain == pytest.approx(0.005)
+    assert found.error == pytest.approx(0.045)
+    assert not found.helps
+    found = compared([UNCHANGED[0], row("x", 0, 1.0, 1.0)], "x", "pacm")
+    assert found.error == float("inf")
+    assert not found.helps
+
+
+def test_pairs_of_a_seed_are_not_counted_as_if_they_were_independent():
+    gains = {0: 0.03, 1: 0.0, 2: 0.0}  # all of the gain is one draw of workloads
+    names = ("k80", "v100", "mi50", "all")
+    basis = [row("pacm", s, 0.9, 0.7, setting=n) for n in names for s in gains]
+    more = [row("x", s, 0.9 + g, 0.7 + g, setting=n) for n in names for s, g in gains.items()]
+    found = compared([*basis, *more], "x", "pacm")
+    assert found.pairs == 12
+    assert found.gain == pytest.approx(0.01)
+    # of three means 0.03, 0, 0: deviation sqrt(3) / 100, over the root of three
+    assert found.error == pytest.approx(0.01)
+    assert found.error > np.std([0.03] * 4 + [0.0] * 8, ddof=1) / np.sqrt(12)
+
+
+def test_the_best_mean_is_chosen_and_the_unchanged_one_where_nothing_gains():
+    rows = [*UNCHANGED]
+    for name, shift in (("a", 0.01), ("b", 0.03), ("c", -0.02)):
+        rows += [row(name, s, 0.9 + shift - 0.02 * s, 0.74 + shift + 0.02 * s) for s in (0, 1)]
+    assert [one.model for one in helping(rows, ["a", "b", "c"], "pacm")] == ["b", "a", "c"]
+    assert best(rows, ["a", "b"], "pacm") == "b"
+    assert best(rows, ["c"], "pacm") == "pacm"
+    assert best(rows, [], "pacm") == "pacm"
+    with pytest.raises(PrunerError, match="in common"):
+        compared(rows, "d", "pacm")

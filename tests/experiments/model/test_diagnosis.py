@@ -34,6 +34,9 @@ def test_pairs_by_how_far_apart_they_are_by_hand():
     rows = gap_rows(found)
     assert [row["share of pairs"] for row in rows] == pytest.approx([1 / 3] * 3)
     assert [row["share of errors"] for row in rows] == pytest.approx([2 / 3, 0, 1 / 3])
+    (found,) = by_gap([task("a/x_1", [1.0, 1.0, 1.0], [1, 2, 3])], edges=())
+    assert found.pairs == 0
+    assert found.accuracy == 1.0
 
 
 def test_all_pairs_together_are_the_pairwise_accuracy():
@@ -47,13 +50,7 @@ def test_all_pairs_together_are_the_pairwise_accuracy():
     assert sum(one.pairs for one in by_gap(tasks)) == pairs + 40 * 39 / 2 + 21
 
 
-def test_equal_latencies_are_no_pair():
-    (found,) = by_gap([task("a/x_1", [1.0, 1.0, 1.0], [1, 2, 3])], edges=())
-    assert found.pairs == 0
-    assert found.accuracy == 1.0
-
-
-def test_groups_share_the_regret():
+def test_groups_share_the_regret_and_a_task_of_two_seeds_counts_twice():
     tasks = [
         task("v100/conv2d_add_relu_1_3_SAME", [1.0, 2.0], [0, 1]),  # chosen: 2, regret 1/2
         task("v100/conv2d_add_relu_2_3_SAME", [1.0, 2.0], [1, 0]),  # right
@@ -71,9 +68,6 @@ def test_groups_share_the_regret():
     assert {size_of(one) for one in tasks} == {"below 200 programs"}
     (hardest,) = worst(tasks, 1)
     assert (hardest["task"], hardest["top1"], hardest["faster programs"]) == (tasks[0].name, 0.5, 1)
-
-
-def test_a_task_of_two_seeds_counts_twice_and_shares_still_add_up():
     tasks = [
         task("k80/pool_max_1_64", [1.0, 2.0], [0, 1]),  # of one seed: regret 1/2
         task("k80/pool_max_1_64", [1.0, 2.0], [1, 0]),  # of another: right

@@ -92,6 +92,9 @@ def test_cells_are_fitted_once_and_leave_their_scores(ablation, tmp_path):
         scored = [task for task, _ in load_scores(tmp_path / cell.name / SCORES)]
         assert {name: row[name] for name in numbers_of(scored)} == pytest.approx(numbers_of(scored))
         assert not (tmp_path / cell.name / "test.json").exists()  # nobody has looked
+    best = load_tensors(tmp_path / cells[0].name / "best.safetensors")["model"]
+    assert best["name"] == PaCM.__name__
+    assert partial(PaCM, **best["arguments"])().reads_draft is False
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_test_tasks_are_others_and_judged_once(ablation, tmp_path):
     assert {key.platform for key in (*left_out.train, *left_out.valid)} == {"v100"}
 
 
-def test_chance_and_a_second_timing_stand_beside():
+def test_chance_a_second_timing_and_the_analyzer_stand_beside():
     cell = AblationCell(setting=settings_of(["k80"])[0], model="pacm", seed=0)
     once = replace(store_of(["k80"]), draft=None)
     assert [row["model"] for row in references(cell, once, "valid")] == [CHANCE]
@@ -152,10 +155,6 @@ def test_chance_and_a_second_timing_stand_beside():
     assert [row["model"] for row in rows] == [CHANCE, CEILING]
     assert rows[0]["pairwise_accuracy"] == 0.5
     assert rows[1]["pairwise_accuracy"] > 0.9
-
-
-def test_the_analyzer_alone_stands_beside_where_programs_have_its_score():
-    cell = AblationCell(setting=settings_of(["k80"])[0], model="pacm", seed=0)
     store = store_of(["k80"])
     columns = torch.zeros(len(store.latency_s), NUM_DRAFT_COLUMNS)
     columns[:, SCORE] = -torch.log(store.latency_s)  # it knows everything
@@ -187,12 +186,3 @@ def test_a_diagnosis_is_a_page_and_rows_of_all_tables(ablation):
     assert operator["group"] == "matmul"
     twins = next(row for row in rows if row["table"] == "twins")
     assert twins["pairwise bound"] == 1.0  # made-up features are all different
-
-
-def test_a_folder_of_a_fit_is_its_own(ablation, tmp_path):
-    made, _ = ablation
-    (cell,) = AblationCell.product(settings_of(["k80"]), ["pacm"], [0])
-    made.fit([cell])
-    best = load_tensors(tmp_path / cell.name / "best.safetensors")
-    assert best["model"]["name"] == PaCM.__name__
-    assert partial(PaCM, **best["model"]["arguments"])().reads_draft is False

@@ -84,7 +84,7 @@ def test_a_fit_is_made_once_and_read_by_the_next_run(measured, tmp_path):
         replace(nested, read=unread, num_programs=70).fit([CELL], programs)
 
 
-def test_columns_by_shipped_rates_are_those_of_the_features(measured):
+def test_columns_by_shipped_and_by_other_rates_are_those_of_the_analyzer(measured):
     root = measured()
     programs = programs_of(root)
     assert int(programs.line.max()) > programs.num_programs // len(programs.keys)  # some failed
@@ -94,11 +94,6 @@ def test_columns_by_shipped_rates_are_those_of_the_features(measured):
     some = torch.arange(0, programs.num_programs, 3)  # as if other programs had no features
     found = draft_by({"v100": gpu_analyzer("v100")}, reader_of(root), programs.subset(some))
     assert torch.equal(found, programs.draft[some])
-
-
-def test_columns_by_other_rates_have_the_score_of_that_analyzer(measured):
-    root = measured()
-    programs = programs_of(root)
     analyzer = replace(gpu_analyzer("v100"), constants=AnalyzerConstants(rates=OTHER))
     found = draft_by({"v100": analyzer}, reader_of(root), programs)
     assert not torch.equal(found[:, SCORE], programs.draft[:, SCORE])
@@ -111,7 +106,7 @@ def test_columns_by_other_rates_have_the_score_of_that_analyzer(measured):
         np.testing.assert_allclose(found[rows, SCORE], expected, rtol=1e-6)
 
 
-def test_the_analyzer_and_all_else_of_the_programs_stay(measured, tmp_path):
+def test_all_else_of_the_programs_stays_and_changed_records_are_named(measured, tmp_path):
     root = measured()
     programs = programs_of(root)
     made = nested_of(root, tmp_path)(CELL, programs)
@@ -119,11 +114,6 @@ def test_the_analyzer_and_all_else_of_the_programs_stay(measured, tmp_path):
     assert torch.equal(made.rows, programs.rows)
     assert torch.equal(made.latency_s, programs.latency_s)
     assert not torch.equal(made.draft, programs.draft)
-
-
-def test_changed_records_are_named_not_mixed_up(measured):
-    root = measured()
-    programs = programs_of(root)
     read = reader_of(root)
     with pytest.raises(DataError, match="its records changed"):
         draft_by({"v100": gpu_analyzer("v100")}, read, replace(programs, line=programs.line + 1))
@@ -138,9 +128,6 @@ def test_a_fit_from_neutral_values_comes_near_a_device_of_other_rates(measured):
     assert found["error_nested"] < found["error_shipped"]
     fitted = {name for name, value in found["rates"].items() if value != NEUTRAL[name]}
     assert fitted <= set(FREE)
-
-
-def test_every_rate_has_a_neutral_value():
     assert NEUTRAL.keys() == {field.name for field in fields(GpuRates)}
     assert all(NEUTRAL[name] > 0 for name in FREE)  # fitted as logarithms
 

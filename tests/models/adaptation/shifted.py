@@ -68,7 +68,6 @@ def adaptation(method, world, network="pacm", *, seed=0, steps=4):
 
 
 def short_fit(steps=4):
-    """Three tasks of 30 programs a step."""
     return OnlineFit(
         epochs=steps,
         max_steps=steps,
@@ -78,6 +77,5 @@ def short_fit(steps=4):
 
 
 def scores(adapted, programs):
-    """Scores of all programs, task after task."""
     scored = adapted.ranker.score_tasks(programs, torch.arange(programs.num_programs))
     return np.concatenate([task.score for task in scored])

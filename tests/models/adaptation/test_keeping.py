@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 
 from pruner import features
 from pruner.models.adaptation.base import Setting, save_models
@@ -16,6 +15,7 @@ from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.training.recipe import Start
 from tests.models.adaptation import shifted
 from tests.models.adaptation.shifted import METHODS, NETWORKS, adaptation
+from tests.models.synthetic import exactly
 
 SPEC = ModelSpec.of(NETWORKS["pacm"])
 THIRD = shifted.store(9, [5, 11], platform="third")
@@ -64,21 +64,7 @@ def test_a_chain_of_files_is_the_chain_in_one_process(tmp_path, name):
         one.update(THIRD)
         one.update(THIRD)
     for which, model in second.models.items():
-        other = third.models[which].state_dict()
-        for key, value in model.state_dict().items():
-            assert torch.equal(value, other[key]), (which, key)
-
-
-def test_the_siamese_file_is_the_average_of_the_formula(tmp_path):
-    adapted = moa(world().ranker)
-    adapted.update(world().target)
-    files = keep(adapted, tmp_path, world().target.keys, given())
-    models = {name: load_checkpoint(path)[0].network for name, path in files.items()}
-    ours = dict(models["adapted"].named_parameters())
-    for name, value in world().ranker.network.named_parameters():
-        expected = 0.5 * value + 0.5 * ours[name]
-        found = dict(models["siamese"].named_parameters())[name]
-        torch.testing.assert_close(found, expected)
+        exactly(third.models[which].state_dict(), model.state_dict())
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -98,8 +84,7 @@ def test_checkpoints_say_what_is_still_in_the_weights(tmp_path, method):
         assert info.says_seen
         if name == "adapted":
             assert checkpoint_file(tmp_path) == path
-            for key, value in adapted.ranker.state_dict().items():
-                assert torch.equal(value, ranker.state_dict()[key]), key
+            exactly(ranker.state_dict(), adapted.ranker.state_dict())
 
 
 def test_a_successor_is_of_the_features_that_it_learned_with(tmp_path):

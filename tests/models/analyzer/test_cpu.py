@@ -11,6 +11,7 @@ from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
 from pruner.models.analyzer.calibrate import FREE, Sample, calibrate
 from pruner.models.analyzer.constants import load_constants, save_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches
+from pruner.models.analyzer.estimates import CPU, code_bytes, energy_model_j
 from pruner.program import replay
 from pruner.program.device import device_from_mapping
 from pruner.program.te.apply import apply
@@ -40,16 +41,13 @@ def seconds(analyzer, **values):
     return float(analyzer.latency_s(one(**values))[0])
 
 
-def test_vectors_on_all_cores_run_at_the_peak():
+def test_arithmetic_and_bytes_that_miss_a_cache_by_hand():
     device = cpu().device
     assert seconds(cpu(), comp_count=1e9) == pytest.approx(1e9 / device.peak_flops_per_s)
     assert seconds(cpu(), comp_count=1e9, lanes=1) == pytest.approx(8e9 / device.peak_flops_per_s)
     assert seconds(cpu(), comp_count=1e9, balance=0.5) == pytest.approx(
         2e9 / device.peak_flops_per_s
     )
-
-
-def test_bytes_that_miss_a_cache_take_the_time_of_the_next_one():
     device, rates = cpu().device, CpuRates()
     cores = device.clock_hz * device.num_cores
     assert seconds(cpu(), l1_traffic=1e6) == pytest.approx(1e6 / rates.l1_bytes / cores)
@@ -171,3 +169,19 @@ def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
     (tmp_path / "x.yaml").write_text("rates: {spill: 1}\n")
     with pytest.raises(DataError, match="unknown spill; known: load, store"):
         load_constants(tmp_path, "x", CpuRates)
+
+
+def test_code_and_joules_by_hand():
+    device = cpu().device
+
+    def joules(latency_s=0.0, **values):
+        return float(energy_model_j(one(**values), np.array([latency_s]), device)[0])
+
+    assert joules(comp_count=1e12) == pytest.approx(0.85)
+    assert joules(l3_traffic=8e9) == pytest.approx(1.3)
+    assert joules(latency_s=2.0) == pytest.approx(2.0 * device.num_cores * CPU.watts_per_unit)
+    assert joules(1.0, comp_count=1e12, l3_traffic=8e9) == pytest.approx(
+        0.85 + 1.3 + device.num_cores * 3.125
+    )
+    rolled, unrolled = (float(code_bytes(one(body=body))[0]) for body in (1.0, 512.0))
+    assert unrolled - rolled == pytest.approx(511 * 40.0)

@@ -1,25 +1,30 @@
 """The analyzer: the release to the digit, the paper's form by hand, calibration, bad input."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from pruner.errors import DataError, PrunerError
+from pruner.errors import PrunerError
 from pruner.features.batch import FeatureSpec, featurize
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.calibrate import Sample, calibrate
-from pruner.models.analyzer.constants import GpuRates, load_constants, save_constants
+from pruner.models.analyzer.columns import DRAFT_COLUMNS, NUM_DRAFT_COLUMNS, SCORE, draft_columns
+from pruner.models.analyzer.constants import GpuRates, load_constants
+from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.hardware import hardware_latency_s
 from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
 from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
 from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated, sample_programs
 from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.paths import conf_folder
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
 from pruner.program.nests import SHARED
+from pruner.program.replay import nests_of
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
@@ -64,19 +69,6 @@ def test_official_switches_and_failed_programs():
     assert official_latency_ms(np.zeros((1, 4, len(OFFICIAL_COLUMNS))), gpu("titanv"))[0] == np.inf
 
 
-def test_paper_form_by_hand():
-    """E1 without compute penalties: S8 / T_p, and bytes over the bandwidth with P_l2,m of S7."""
-    m, n, k = 128, 128, 128
-    symbols = symbols_of(matmul_dag(m, k, n), [matmul_steps(m, k, n, *EXAMPLES[0][2:5])])
-    analyzer = load_analyzer(CONF, "a100_40", form="paper", without="c")
-    device = analyzer.device
-    compute_s = 2 * 128**3 / device.peak_flops_per_s
-    a_s = 65536 * 4 / (device.dram_bytes_per_s * 8 / 32)  # runs of 8 of 32 elements
-    b_s = 65536 * 4 / device.dram_bytes_per_s
-    write_s = 16384 * 4 / device.dram_bytes_per_s
-    assert analyzer.latency_s(symbols)[0] == pytest.approx(compute_s + a_s + b_s + write_s)
-
-
 def test_penalties_of_the_paper_form_by_hand_on_a_small_grid():
     """E1 on an A100: 16 blocks of 2 warps for 108 multiprocessors of 4 schedulers."""
     m, n, k = 128, 128, 128
@@ -116,7 +108,6 @@ def test_penalties_of_the_paper_form_by_hand_where_registers_spill():
 
 
 def only(name):
-    """The paper's form with one penalty on."""
     return PaperSwitches(**{term: term == name for term in PaperSwitches.names()})
 
 
@@ -171,13 +162,11 @@ def test_limits_count_the_bytes_of_a_type():
 
 
 def symbols_of(dag: ComputeDAG, steps: list, dtype: str = "float32") -> Symbols:
-    """GPU symbols of step lists of one skeleton."""
     (group,) = group_programs(steps)[0]
     return gpu_symbols(in_type(lower(apply(dag, group.skeleton, group.decisions)), dtype))
 
 
 def steps_of(rng: np.random.Generator, count: int) -> list:
-    """Random perfect tilings of a 256-cube."""
     out = []
     for _ in range(count):
         rows, columns = (tuple(int(2**e) for e in rng.integers(0, 3, 4)) for _ in range(2))
@@ -260,20 +249,7 @@ def test_programs_of_every_task_are_drawn_if_wanted():
     assert [len(one.latency_s) for one in drawn] == [3] * 25
 
 
-def test_constants_survive_a_file(tmp_path):
-    constants = load_constants(CONF / "draft", "k80", GpuRates)
-    save_constants(tmp_path / "mine.yaml", constants)
-    assert load_constants(tmp_path, "mine", GpuRates) == constants
-
-
-def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
-    with pytest.raises(DataError, match="known platforms: a100"):
-        load_analyzer(CONF, "nonesuch")
-    with pytest.raises(PrunerError, match=r"use draft\.form=hardware"):
-        load_analyzer(CONF, "cpu-avx2", form="paper")
-    (tmp_path / "x.yaml").write_text("rates: {speed: 1}\n")
-    with pytest.raises(DataError, match="unknown speed"):
-        load_constants(tmp_path, "x", GpuRates)
+def test_a_calibration_to_nothing_is_refused():
     with pytest.raises(PrunerError, match="measure 50"):
         calibrate([], load_analyzer(CONF, "v100"))
 
@@ -336,3 +312,58 @@ def test_whole_waves_of_resident_blocks_by_hand():
         on_chip_s = analyzer.latency_s(symbols)[0] - 2e-6  # less the launch
         expected = waves * steps * 250.0 / analyzer.device.clock_hz
         assert on_chip_s == pytest.approx(expected, rel=1e-6)
+
+
+SHAPE = (1024, 960, 1024)
+TILES = [
+    ((1, 8, 4, 4), (1, 6, 2, 5), (8, 4)),
+    ((2, 8, 2, 2), (2, 8, 2, 2), (4, 4)),
+    ((1, 4, 2, 8), (1, 16, 1, 2), (16, 2)),
+]
+PLACE = {column.name: place for place, column in enumerate(DRAFT_COLUMNS)}
+
+
+def dag():
+    return matmul_dag(SHAPE[0], SHAPE[2], SHAPE[1])
+
+
+def steps():
+    return [matmul_steps(SHAPE[0], SHAPE[2], SHAPE[1], *tiles) for tiles in TILES]
+
+
+@pytest.mark.parametrize("platform", ["v100", "k80"])
+def test_scores_and_terms_are_those_of_the_analyzer_and_its_ablations(platform):
+    found = featurize(dag(), steps(), FeatureSpec(extra=draft_columns(platform)))
+    assert found.valid.all()
+    assert found.extra.shape == (len(steps()), NUM_DRAFT_COLUMNS)
+    analyzer = load_analyzer(conf_folder(), platform).uncalibrated()
+    score = analyzer.score_steps(dag(), steps())
+    np.testing.assert_allclose(found.extra[:, SCORE], score, rtol=1e-5)
+    for name in HardwareSwitches.names():
+        ablated = replace(analyzer, without=name).score_steps(dag(), steps())
+        np.testing.assert_allclose(found.extra[:, PLACE[name]], ablated - score, atol=1e-4)
+
+
+def test_symbols_are_sums_over_statements_and_those_of_the_other_kind_are_zero():
+    found = featurize(dag(), steps(), FeatureSpec(extra=draft_columns("v100")))
+    analyzer = load_analyzer(conf_folder(), "v100")
+    for rows, nests in nests_of(dag(), steps()):
+        total = analyzer.symbols(nests)["l2_comp_count"].sum(axis=0)
+        expected = np.log2(1 + total)
+        np.testing.assert_allclose(
+            found.extra[rows, PLACE["gpu.l2_comp_count"]], expected, rtol=1e-5
+        )
+    of_cpus = [place for name, place in PLACE.items() if name.startswith("cpu.")]
+    assert not found.extra[:, of_cpus].any()
+    only_cpus = set(CpuSwitches.names()) - set(HardwareSwitches.names())
+    assert not found.extra[:, [PLACE[name] for name in only_cpus]].any()
+
+
+def test_features_without_them_are_what_they_were():
+    bare = featurize(dag(), steps())
+    with_them = featurize(dag(), steps(), FeatureSpec(extra=draft_columns("v100")))
+    assert bare.extra is None
+    for name in ("statement", "dataflow", "row_start", "valid"):
+        assert np.array_equal(getattr(bare, name), getattr(with_them, name)), name
+    chosen = np.array([2, 0])
+    assert np.array_equal(with_them.take(chosen).extra, with_them.extra[chosen])

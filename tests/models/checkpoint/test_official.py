@@ -15,8 +15,6 @@ from torch import nn
 from pruner.data.tenset.safe_pickle import UnsafePickle
 from pruner.errors import DataError
 from pruner.models.checkpoint.official import (
-    LAYERS,
-    MODULE_NAMES,
     load_modules,
     official_ranker,
     our_name,
@@ -24,6 +22,7 @@ from pruner.models.checkpoint.official import (
     without_subnormals,
 )
 from pruner.models.programs.batch import ProgramBatch
+from tests.models.synthetic import exactly
 
 OFFICIAL_MODULE = "tvm.auto_scheduler.cost_model.pam_model"
 NUM_PARAMETERS = 417_409
@@ -94,8 +93,7 @@ def test_an_archive_says_the_same_as_the_pickle(tmp_path, network, maxima):
     np.savez(tmp_path / "x.npz", norm_statement=maxima[0], norm_dataflow=maxima[1], **arrays)
     one = read_official(tmp_path / "x.npz")
     two = read_official(write(tmp_path / "x.pkl", (network, "base_only", *maxima)))
-    assert one.state.keys() == two.state.keys()
-    assert all(torch.equal(one.state[name], two.state[name]) for name in one.state)
+    exactly(one.state, two.state)
 
 
 def by_hand(state, maxima, programs, flow):
@@ -215,20 +213,10 @@ def test_other_files_are_refused_in_one_line(tmp_path, content):
     assert "\n" not in str(caught.value)
 
 
-def test_weights_alone_are_not_enough(tmp_path, network):
+def test_incomplete_foreign_and_odd_values_are_named(tmp_path, network, maxima):
     torch.save(network.state_dict(), tmp_path / "x.pth")
     with pytest.raises(DataError, match="without column maxima"):
         read_official(tmp_path / "x.pth")
-
-
-def test_a_missing_or_foreign_parameter_is_named(tmp_path, network, maxima):
-    del network.decoder
-    weights = read_official(write(tmp_path / "x.pkl", (network, "base_only", *maxima)))
-    with pytest.raises(DataError, match="differs in head"):
-        official_ranker(weights)
-
-
-def test_values_must_be_finite_and_maxima_positive(tmp_path, network, maxima):
     with torch.no_grad():
         network.decoder.bias[0] = torch.nan
     with pytest.raises(DataError, match=r"decoder\.bias holds values that are not finite"):
@@ -237,28 +225,23 @@ def test_values_must_be_finite_and_maxima_positive(tmp_path, network, maxima):
         network.decoder.bias[0] = 0
     with pytest.raises(DataError, match="23 positive column maxima"):
         read_official(write(tmp_path / "x.pkl", (network, "base_only", maxima[0], -maxima[1])))
+    del network.decoder
+    weights = read_official(write(tmp_path / "x.pkl", (network, "base_only", *maxima)))
+    with pytest.raises(DataError, match="differs in head"):
+        official_ranker(weights)
 
 
-def test_numbers_too_small_to_matter_become_zero():
+def test_numbers_too_small_to_matter_become_zero(tmp_path, network, maxima):
     tiny = torch.finfo(torch.float32).smallest_normal
     values = torch.tensor([1.0, -tiny, tiny / 2, -1e-44, 0.0])
     assert without_subnormals(values).tolist() == [1.0, -tiny, 0.0, 0.0, 0.0]
     counter = torch.tensor(3)
     assert without_subnormals(counter) is counter
-
-
-def test_the_ranker_has_none_of_them(tmp_path, network, maxima):
-    tiny = torch.finfo(torch.float32).smallest_normal
     with torch.no_grad():
         network.attention.in_proj_weight[5, 7] = tiny / 2
         network.attention.in_proj_weight[5, 8] = tiny
     ranker = official_ranker(read_official(write(tmp_path / "x.pkl", (network, "m", *maxima))))
     assert ranker.network.attention.in_proj_weight[5, 7:9].tolist() == [0.0, tiny]
-
-
-def test_every_layer_has_one_name():
-    assert len(set(LAYERS.values())) == len(LAYERS) == 8
-    assert len(MODULE_NAMES) == 8
 
 
 @pytest.mark.parametrize("name", ["pam_k80_1500", "fine_tune_pam_a100"])

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pruner.data.networks import RecordedNetwork
 from pruner.data.tasks import TaskKey
 from pruner.models.judging import metrics
 from pruner.models.judging.judge import (
@@ -14,11 +15,12 @@ from pruner.models.judging.judge import (
     expected_latency,
     expected_ratio,
     full_report,
+    noise_ceiling,
     random_ratio,
     rank_probabilities,
     unreached,
 )
-from pruner.models.judging.metrics import ScoredTask
+from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy
 from tests.models import oracles
 
 
@@ -36,19 +38,19 @@ def tasks(draw, max_size=12):
     return scored(latency, score)
 
 
-def test_top_k_by_hand():
+def test_top_k_best_k_and_pairs_by_hand():
     a = scored([5.0, 9.0, 7.0], [1, 3, 2], weight=2)  # best 5; top-1 is 9, top-2 min(9, 7)
     b = scored([8.0, 5.0], [2, 1])  # best 5; top-1 is 8
     assert metrics.top_k([a, b], 1) == pytest.approx((2 * 5 + 1 * 5) / (2 * 9 + 1 * 8))
     assert metrics.top_k([a, b], 2) == pytest.approx((2 * 5 + 1 * 5) / (2 * 7 + 1 * 5))
     assert metrics.top_k_task_mean([a, b], 1) == pytest.approx((5 / 9 + 5 / 8) / 2)
-
-
-def test_best_k_by_hand():
     a = scored([4.0, 1.0, 3.0, 2.0], [4, 1, 3, 2])  # the 3 best-drafted: 4, 3, 2 seconds
     b = scored([6.0, 3.0], [1, 2])  # kept: 3
     assert metrics.best_k([a, b], 1, [3, 1]) == pytest.approx((1 + 3) / (2 + 3))
     assert metrics.best_k([a, b], 2, [3, 2]) == pytest.approx((1 + 3) / (3 + 6))
+    right = scored([1.0, 2.0, 3.0], [3, 2, 1])
+    wrong = scored([1.0, 2.0], [1, 2])
+    assert metrics.pairwise_accuracy([right, wrong]) == pytest.approx((3 * 1.0 + 2 * 0.0) / 5)
 
 
 @given(tasks(), st.integers(1, 6), st.integers(1, 6))
@@ -75,12 +77,6 @@ def test_pair_agreement_over_several_blocks(monkeypatch):
     assert whole == pytest.approx(oracles.pairwise_accuracy(task.latency_s, task.score))
 
 
-def test_pairwise_accuracy_weighs_by_programs():
-    right = scored([1.0, 2.0, 3.0], [3, 2, 1])
-    wrong = scored([1.0, 2.0], [1, 2])
-    assert metrics.pairwise_accuracy([right, wrong]) == pytest.approx((3 * 1.0 + 2 * 0.0) / 5)
-
-
 @given(tasks(max_size=8), st.integers(1, 8), st.integers(1, 8))
 def test_expected_random_latency_is_the_mean_over_all_subsets(task, size, k):
     size = min(size, task.num_programs)
@@ -96,17 +92,17 @@ def test_expected_random_ratio_is_the_mean_over_all_subsets(task, size):
     assert expected_ratio(task, size) == pytest.approx(np.mean(every))
 
 
-def test_rank_probabilities_by_hand():
+def test_ranks_choices_without_a_good_program_sizes_and_regret_by_hand():
     # 2 of 4 kept; the better is 1st with 3 pairs of 6, 2nd with 2, 3rd with 1.
     assert rank_probabilities(4, 2, 1) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 0])
-
-
-def test_unreached_counts_the_choices_without_a_good_program():
     # two good of five; without them: 3 of 5 single programs, 3 of 10 pairs, 1 of 10 triples
     assert unreached(5, 2, 5) == pytest.approx([1, 3 / 5, 3 / 10, 1 / 10, 0, 0])
     orders = list(combinations(range(5), 2))  # places of the good programs, equally likely
     mean = np.mean([min(places) + 1 for places in orders])
     assert unreached(5, 2, 5)[:-1].sum() == pytest.approx(mean)
+    task = scored(np.ones(1000), np.zeros(1000))
+    assert draft_sizes([task]) == {"512": [512], "eighth": [125], "2pct": [20]}
+    assert metrics.regret_against_random(0.9, 0.2) == pytest.approx(0.1 / 0.8)
 
 
 def test_random_ratio_of_one_task_is_the_exact_mean():
@@ -130,15 +126,6 @@ def test_perfect_and_reversed_ranking():
     assert full_report([reverse])["pairwise_accuracy"] == 0.0
 
 
-def test_draft_sizes_are_512_an_eighth_and_a_fiftieth():
-    task = scored(np.ones(1000), np.zeros(1000))
-    assert draft_sizes([task]) == {"512": [512], "eighth": [125], "2pct": [20]}
-
-
-def test_regret_is_relative_to_chance():
-    assert metrics.regret_against_random(0.9, 0.2) == pytest.approx(0.1 / 0.8)
-
-
 @pytest.mark.parametrize(
     ("latency", "score", "message"),
     [([], [], "no program"), ([1.0], [1, 2], "1 latencies, 2 scores"), ([0.0], [1], "positive")],
@@ -156,3 +143,126 @@ def test_tasks_of_one_name_are_told_apart_by_their_targets():
     shown = [task("a", "cuda -arch=sm_80"), task("a", "cuda -arch=sm_75"), task("b", "cuda -x")]
     names = [row["task"] for row in Report.of([*shown, scored([1.0], [1])]).rows]
     assert names == ["a -arch=sm_80", "a -arch=sm_75", "b", "t"]
+
+
+def task(timed_s, name="a", latency_s=None):
+    timed_s = np.array(timed_s, float)
+    latency_s = np.nanmean(timed_s, axis=1) if latency_s is None else np.array(latency_s, float)
+    return ScoredTask(name=name, latency_s=latency_s, score=-latency_s, timed_s=timed_s)
+
+
+def test_the_noise_ceiling_by_hand():
+    # First timing: the first program is best (1 s); the second timing says the second one, which
+    # took 2 s the first time. The other way round: best 1.5 s, chosen 3 s. Pairs: (0,1) differ,
+    # (0,2) and (1,2) agree.
+    found = noise_ceiling([task([[1.0, 3.0], [2.0, 1.5], [4.0, 6.0]])])
+    assert found["top1"] == pytest.approx((1 / 2 + 1.5 / 3) / 2)
+    assert found["top5"] == 1.0
+    assert found["pairwise_accuracy"] == pytest.approx(2 / 3)
+    assert found["spread"] == pytest.approx(0.5)  # of 2.0, 0.25 and 0.5
+    assert (found["num_tasks"], found["num_programs"]) == (1, 3)
+    found = noise_ceiling([task([[1.0, 1.0], [2.0, 2.0]]), task([[3.0, 3.0], [2.0, 2.0]], "b")])
+    assert {found[n] for n in ("top1", "top1_task_mean", "pairwise_accuracy")} == {1.0}
+    assert found["spread"] == 0.0
+
+
+def test_programs_timed_once_are_left_out():
+    once = [[1.0, np.nan], [2.0, np.nan]]
+    assert noise_ceiling([task(once, latency_s=[1, 2])]) is None
+    assert noise_ceiling([ScoredTask(name="x", latency_s=np.ones(2), score=np.ones(2))]) is None
+    mixed = noise_ceiling([task([*once, [1.0, 2.0], [2.0, 1.0]], latency_s=[1, 2, 3, 4])])
+    assert mixed["num_programs"] == 2
+    assert mixed["pairwise_accuracy"] == 0.0
+
+
+def test_more_noise_lowers_it_and_the_true_order_is_above_it_within_the_bound():
+    rng = np.random.default_rng(0)
+    true_s = np.exp(rng.normal(0, 0.5, (40, 64)))
+    before = 1.0
+    for noise in (0.02, 0.1, 0.4):
+        timed = true_s[:, :, None] * np.exp(rng.normal(0, noise, (*true_s.shape, 2)))
+        found = noise_ceiling([task(one, f"t{n}") for n, one in enumerate(timed)])
+        again = found["pairwise_accuracy"]
+        assert again < before
+        before = again
+        assert found["spread"] == pytest.approx(noise * np.sqrt(2) * 0.6745, rel=0.15)
+        perfect = [
+            ScoredTask(name="x", latency_s=one[:, 0], score=-true)
+            for one, true in zip(timed, true_s, strict=True)
+        ]
+        assert again < pairwise_accuracy(perfect) < (1 + np.sqrt(2 * again - 1)) / 2
+
+
+def test_reports_have_it_beside_chance_where_it_is_known():
+    known = full_report([task([[1.0, 3.0], [2.0, 1.5], [4.0, 6.0]])])
+    assert known["ceiling"]["pairwise_accuracy"] == pytest.approx(2 / 3)
+    assert "random" in known
+    unknown = full_report([ScoredTask(name="x", latency_s=np.ones(2), score=np.ones(2))])
+    assert "ceiling" not in unknown
+
+
+def ranked(name, latency_s, score, platform="k80"):
+    key = TaskKey(platform=platform, task=name, workload_key=f'["{name}", 1]', target="cuda")
+    return ScoredTask(
+        name=f"{platform}/{name}",
+        latency_s=np.array(latency_s, float),
+        score=np.array(score, float),
+        key=key,
+    )
+
+
+def network(name, **calls):
+    return RecordedNetwork(
+        name=name, calls={f'["{task}",1]': n for task, n in calls.items()}, kind="cuda"
+    )
+
+
+# The best is 1 s and 3 s, the one ranked first has 2 s and 4 s.
+A = ranked("a", [2.0, 1.0], [1, 0])
+B = ranked("b", [3.0, 4.0], [0, 1])
+X = network("x@1", a=3, b=1)
+Y = network("y@1", a=1, c=5)  # c has no records
+
+
+def test_means_and_rows_of_networks_by_hand():
+    report = Report.of([A, B], [X, Y])
+    of_x = (3 * 1 + 1 * 3) / (3 * 2 + 1 * 4)
+    assert report.metrics["top1_network_mean"] == pytest.approx((of_x + 1 / 2) / 2)
+    assert report.metrics["top5_network_mean"] == 1.0
+    assert report.metrics["num_networks"] == 2
+    # a random program of b has 3 or 4 seconds, of a 1 or 2
+    random_x = np.mean([6 / (3 * a + b) for a in (1, 2) for b in (3, 4)])
+    chance = report.metrics["random"]
+    assert chance["top1_network_mean"] == pytest.approx((random_x + 3 / 4) / 2, abs=0.02)
+    assert chance["top5_network_mean"] == 1.0
+    x, y = Report.of([A, B], [X, Y]).network_rows
+    assert (x["network"], x["tasks"], x["tasks_of_network"]) == ("k80/x@1", 2, 2)
+    assert (x["best_latency_s"], x["chosen_latency_s"], x["top1"]) == (6.0, 10.0, 0.6)
+    assert (y["tasks"], y["tasks_of_network"], y["calls"], y["calls_of_network"]) == (1, 2, 1, 6)
+
+
+def test_the_other_numbers_know_no_networks():
+    plain, judged = Report.of([A, B]).metrics, Report.of([A, B], [X, Y]).metrics
+    assert {"top1_network_mean", "num_networks"}.isdisjoint(plain)
+    assert {name: judged[name] for name in plain if name != "random"} == {
+        name: value for name, value in plain.items() if name != "random"
+    }
+    assert plain["random"].items() <= judged["random"].items()
+    assert plain["top1"] == (1 + 3) / (2 + 4)
+
+
+def test_platforms_are_judged_by_themselves():
+    elsewhere = ranked("a", [5.0, 4.0], [0, 1], platform="t4")
+    report = Report.of([A, B, elsewhere], [X])
+    assert {row["network"]: row["top1"] for row in report.network_rows} == {
+        "k80/x@1": 0.6,
+        "t4/x@1": 1.0,
+    }
+    assert report.metrics["top1_network_mean"] == 0.8
+
+
+def test_networks_of_other_tasks_or_targets_are_left_out():
+    other = replace(X, kind="llvm")
+    report = Report.of([A], [network("z@1", b=1), other])
+    assert not report.networks
+    assert "top1_network_mean" not in report.metrics

@@ -51,7 +51,6 @@ def load(root, tmp_path, **kwargs):
 
 
 def same(first, second):
-    """Whether two stores hold the same, to the last bit."""
     for field in dataclasses.fields(first):
         a, b = getattr(first, field.name), getattr(second, field.name)
         if a is None:
@@ -96,11 +95,17 @@ def test_a_changed_file_is_read_anew_and_the_others_are_not(root, tmp_path):
     assert len(list((tmp_path / "cache").rglob("*.npz.zst"))) == 4
 
 
-def test_other_settings_have_entries_of_their_own(root, tmp_path):
+def test_other_settings_code_or_features_have_entries_of_their_own(root, tmp_path, monkeypatch):
     load(root, tmp_path)
     assert load(root, tmp_path, duplicates="keep").num_cached == 0
     assert load(root, tmp_path, dataflow="official").num_cached == 0
     assert load(root, tmp_path).num_cached == 4
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "FEATURE_SET_VERSION", "another")
+        assert load(root, tmp_path).num_cached == 0
+    load(root, tmp_path)
+    monkeypatch.setattr(module, "_code_digest", lambda: "other sources")
+    assert load(root, tmp_path).num_cached == 0
 
 
 def test_the_analyzer_and_failures_have_entries_of_their_own(root, tmp_path, monkeypatch):
@@ -129,16 +134,6 @@ def test_entries_with_the_analyzers_columns_serve_without_them(root, tmp_path):
     assert hit.num_cached == 3  # of 4: of a file without features the reasons may be the analyzer's
     assert hit.store.draft is None
     same(bare.store, hit.store)
-
-
-def test_another_feature_version_or_other_code_misses(root, tmp_path, monkeypatch):
-    load(root, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(features, "FEATURE_SET_VERSION", "another")
-        assert load(root, tmp_path).num_cached == 0
-    load(root, tmp_path)
-    monkeypatch.setattr(module, "_code_digest", lambda: "other sources")
-    assert load(root, tmp_path).num_cached == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])

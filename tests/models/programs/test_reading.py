@@ -19,13 +19,3 @@ def test_a_program_that_cannot_be_replayed_has_file_line_and_reason(tmp_path):
         assert (entry.file, entry.line, entry.reason) == (str(file.path), 2, "not_replayed")
         assert entry.detail == "contradicting-extent"
         report.unlink()
-
-
-def test_a_report_without_entries_is_not_there(tmp_path):
-    report = tmp_path / "quarantine.jsonl"
-    report.write_text("of before")
-    root = contradicted(tmp_path / "records")
-    path = root.path / "measure_records/cpu-avx2/matmul_128_128_128.json"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
-    load_programs(root, ["cpu-avx2"], report=report)
-    assert not report.exists()

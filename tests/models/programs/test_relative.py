@@ -6,7 +6,7 @@ import torch
 
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.models.programs.scaler import Center, rank_in_task
+from pruner.models.programs.scaler import STANDARD_LIMIT, Center, rank_in_task
 from pruner.models.ranker import NeuralRanker
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
@@ -26,9 +26,10 @@ def test_the_mean_row_of_the_same_place_is_taken_away():
     # A task with one candidate has nothing to compare it with.
     assert not rows_of(relative, 2).any()
     assert not relative.dataflow[2].any()
+    assert rank_in_task(torch.tensor([0, 0, 1, 1, 1, 3])).tolist() == [0, 1, 0, 1, 2, 0]
 
 
-def test_the_mean_of_the_analyzer_is_taken_away_too():
+def test_the_mean_of_the_analyzer_is_taken_away_and_a_center_is_a_mean():
     store = synthetic.store(sizes=(3, 2))
     relative = store.relative()
     expected = store.draft[:3] - store.draft[:3].mean(dim=0)
@@ -37,10 +38,10 @@ def test_the_mean_of_the_analyzer_is_taken_away_too():
     torch.testing.assert_close(Center.of(batch).relative(batch).draft, expected)
     known = store.relative({store.keys[1]: Center.of(batch)})
     torch.testing.assert_close(known.draft[3:], store.draft[3:] - store.draft[:3].mean(dim=0))
-
-
-def test_places_count_rows_inside_a_program():
-    assert rank_in_task(torch.tensor([0, 0, 1, 1, 1, 3])).tolist() == [0, 1, 0, 1, 2, 0]
+    batch = synthetic.store(sizes=(3,), max_statements=1).programs(torch.arange(3))
+    center = Center.of(batch)
+    torch.testing.assert_close(center.statement[0], batch.statement[:, :164].mean(dim=0))
+    torch.testing.assert_close(center.dataflow, batch.dataflow.mean(dim=0))
 
 
 def test_every_place_of_every_task_has_mean_zero_and_flags_stay():
@@ -85,13 +86,6 @@ def test_a_single_candidate_can_be_scored():
     assert np.isfinite(score).all()
 
 
-def test_center_of_one_task_is_a_mean():
-    batch = synthetic.store(sizes=(3,), max_statements=1).programs(torch.arange(3))
-    center = Center.of(batch)
-    torch.testing.assert_close(center.statement[0], batch.statement[:, :164].mean(dim=0))
-    torch.testing.assert_close(center.dataflow, batch.dataflow.mean(dim=0))
-
-
 @pytest.mark.parametrize("relative", [True, False])
 def test_trees_may_be_blind_to_common_offsets(relative):
     store = synthetic.store(sizes=(32, 32), max_statements=1)
@@ -103,3 +97,31 @@ def test_trees_may_be_blind_to_common_offsets(relative):
     store.rows[:] += 100.0
     same = np.allclose(trees.score_store(store, store.programs_of([0])), before)
     assert same == relative
+
+
+def test_scaler_is_the_column_maximum_of_the_chosen_programs():
+    store = synthetic.store()
+    index = store.programs_of([0, 2])
+    scaler = store.fit_scaler(index)
+    batch = store.programs(index)
+    assert torch.equal(
+        scaler.statement_scale,
+        torch.where(batch.statement.amax(0) > 0, batch.statement.amax(0), torch.tensor(1.0)),
+    )
+    assert torch.equal(scaler.dataflow_scale, batch.dataflow.amax(dim=(0, 1)))
+    scaled = scaler(batch)
+    assert torch.equal(scaled.statement, batch.statement / scaler.statement_scale)
+    assert scaled.statement.max() == scaled.dataflow.max() == 1.0
+
+
+def test_standard_scores_by_hand_and_their_limit():
+    store = synthetic.store(sizes=(400,), max_statements=1)
+    index = torch.arange(400)
+    batch = store.programs(index)
+    scaled = store.fit_scaler(index, "standard")(batch)
+    column = batch.statement[:, 5]
+    expected = (column - column.mean()) / column.std(correction=0)
+    torch.testing.assert_close(scaled.statement[:, 5], expected, atol=1e-3, rtol=1e-3)
+    store.rows[0, 5] = 1e9
+    far = store.fit_scaler(torch.arange(1, 400), "standard")(store.programs(index))
+    assert far.statement[0, 5] == STANDARD_LIMIT

@@ -20,6 +20,7 @@ from pruner.models.programs.reading import ReadSpec
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import EpochSampler, MixedBatches, TaskBatches
+from tests.models.synthetic import exactly
 from tests.paths import DATASETS
 
 PLATFORM = "cpu-avx512"
@@ -32,7 +33,6 @@ TASKS = (
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Three real tasks, of many skeletons."""
     folder = tmp_path_factory.mktemp("records")
     there = folder / "measure_records" / PLATFORM
     there.mkdir(parents=True)
@@ -59,7 +59,6 @@ def streamed(root, cache):
 
 
 def equal(ours, theirs):
-    """Two batches of programs, to the last bit."""
     assert torch.equal(ours.statement, theirs.statement)
     assert torch.equal(ours.program, theirs.program)
     assert torch.equal(ours.dataflow, theirs.dataflow)
@@ -181,8 +180,7 @@ def fitted(programs, folder, stop_after=None, **changes):
 def test_a_fit_is_that_in_memory(store, streamed, tmp_path, changes):
     ours = fitted(streamed, tmp_path / "ours", **changes)
     theirs = fitted(store, tmp_path / "theirs", **changes)
-    found, wanted = ours.ranker.state_dict(), theirs.ranker.state_dict()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    exactly(ours.ranker.state_dict(), theirs.ranker.state_dict())
     assert ours.numbers["best_valid"] == theirs.numbers["best_valid"]
 
 
@@ -190,8 +188,7 @@ def test_a_resumed_fit_equals_an_uninterrupted_one(streamed, tmp_path):
     whole = fitted(streamed, tmp_path / "whole", keep="last")
     assert not fitted(streamed, tmp_path / "parts", stop_after=1, keep="last").finished
     again = fitted(streamed, tmp_path / "parts", keep="last")
-    found, wanted = again.ranker.state_dict(), whole.ranker.state_dict()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    exactly(again.ranker.state_dict(), whole.ranker.state_dict())
 
 
 def test_the_normalisation_is_that_of_a_sample_which_the_class_states(store, streamed, monkeypatch):
@@ -208,8 +205,7 @@ def test_the_normalisation_is_that_of_a_sample_which_the_class_states(store, str
     ]
     monkeypatch.setattr(module, "SCALER_TASKS", 3)
     found = streamed.relative().fit_scaler(index, "standard").state_dict()
-    wanted = store.relative().fit_scaler(sample, "standard").state_dict()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    exactly(found, store.relative().fit_scaler(sample, "standard").state_dict())
 
 
 def test_needs_by_hand():
@@ -221,20 +217,17 @@ def test_needs_by_hand():
     assert needs_of(task, []) == ([], {})
 
 
-def test_an_entry_that_is_gone_is_told(root, tmp_path):
+def test_a_cache_that_is_gone_or_missing_is_told(root, tmp_path):
     streamed = load_programs(root, [PLATFORM], ReadSpec(cache=tmp_path, stream=True)).store
     for path in tmp_path.rglob("*.zst"):
         path.unlink()
     with pytest.raises(DataError, match="removed or changed since the start"):
         list(streamed.each_task(torch.arange(3)))
+    with pytest.raises(PrunerError, match=r"data\.cache="):
+        ReadSpec(stream=True)
 
 
 def test_trees_take_all_features_into_memory(store, streamed):
     same, index = streamed.in_memory(), torch.arange(store.num_programs)
     assert torch.equal(same.rows, store.rows)
     equal(same.programs(index), store.programs(index))
-
-
-def test_features_stay_nowhere_without_a_cache():
-    with pytest.raises(PrunerError, match=r"data\.cache="):
-        ReadSpec(stream=True)

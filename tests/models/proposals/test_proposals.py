@@ -2,16 +2,23 @@
 
 import itertools
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
 import torch
 
+from experiments.proposals.pools import read_pools
+from pruner.data.frozen import FrozenSplit
+from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.models.proposals.decision_tokens import ThreadBound, encode
 from pruner.models.proposals.proposal_fit import ProposalRecipe, TaskSequences, fit_proposals
-from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
+from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork, bundled_weights
+from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.propose_lm import Proposer
 from tests.models.proposals.tiny import factorisations, tiny_space
+from tests.paths import DATASETS
 
 
 def model_of(space, *, trained):
@@ -33,7 +40,7 @@ def every_vector(tiles, choices):
 TILES, CHOICES = [(12, 3, 4), (10, 2, 64), (7, 4, 64)], (3,)
 
 
-def test_probabilities_of_all_legal_vectors_sum_to_one_whatever_the_weights():
+def test_priors_and_probabilities_of_all_legal_vectors_sum_to_one_whatever_the_weights():
     space, rows = tiny_space(TILES, CHOICES), every_vector(TILES, CHOICES)
     prior = 1 / len(rows)  # MetaSchedule draws every factorisation with the same probability
     untrained, trained = (model_of(space, trained=one) for one in (False, True))
@@ -41,10 +48,6 @@ def test_probabilities_of_all_legal_vectors_sum_to_one_whatever_the_weights():
     ratio = trained.log_ratio(space, rows)
     assert np.exp(ratio).std() > 0.1
     assert np.isclose((prior * np.exp(ratio)).sum(), 1, atol=1e-4)
-
-
-def test_the_prior_of_each_vector_is_one_over_their_number():
-    space, rows = tiny_space(TILES, CHOICES), every_vector(TILES, CHOICES)
     sequences, legal = encode(space, rows)
     assert legal.all()
     chosen = np.take_along_axis(sequences.prior, sequences.chosen[..., None], axis=2)[..., 0]
@@ -158,3 +161,31 @@ def test_a_missing_or_foreign_file_is_one_line(tmp_path):
     model.save(tmp_path / "nan.safetensors")
     with pytest.raises(DataError, match="no finite numbers"):
         ProposalModel.load(tmp_path / "nan.safetensors")
+
+
+def test_the_file_is_small_and_as_it_was_made():
+    content = bundled_weights().read_bytes()
+    sums = (bundled_weights().parent / "SHA256SUMS").read_text(encoding="utf-8")
+    assert sums == f"{sha256(content).hexdigest()}  {bundled_weights().name}\n"
+    assert len(content) < 2_000_000
+    assert not [word for word in (b"/work", b"/home", b"/tmp") if word in content]
+    assert sum(p.numel() for p in ProposalModel.load(bundled_weights()).network.parameters()) < 3e5
+
+
+@pytest.mark.parametrize("task", ["batch_matmul_12_1_128_64_128", "conv2d_bias_relu_1_256_14_14"])
+def test_on_unseen_tasks_of_an_h200_its_first_programs_beat_chance(task, tmp_path):
+    split = FrozenSplit.load("h200", 0)
+    records = tmp_path / "measure_records" / "h200"
+    records.mkdir(parents=True)
+    (file,) = (DATASETS / "h200" / "measure_records" / "h200").glob(f"{task}*")
+    (records / file.name).symlink_to(file)
+    (tmp_path / "design_spaces").symlink_to(DATASETS / "h200" / "design_spaces")
+    (pool,) = read_pools(RecordRoot(tmp_path), "h200")
+    assert split.sides[pool.key.identity] == "test"
+    space = RecordedSpace(pool.decisions, pool.spaces)
+    model = ProposalModel.load(bundled_weights())
+    order = np.argsort(-Proposer(space, model).log_ratio(pool.decisions), kind="stable")
+    first = np.sort(pool.latency_s[order[:8]])
+    # the mean speed of the first quarter against the mean speed of all programs
+    assert np.mean(1 / first) > 1.5 * np.mean(1 / pool.latency_s)
+    assert pool.lost == 0

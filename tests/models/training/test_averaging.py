@@ -38,9 +38,18 @@ def test_the_mean_of_weights_by_hand_and_counters_of_the_last():
         mean_weights([parts[0], {"w": torch.zeros(3), "seen": torch.tensor(0)}])
 
 
-class _Trace(LastEpochs):
-    """Remembers what it took in."""
+@pytest.fixture
+def made(monkeypatch):
+    """What the fits of a test averaged."""
+    found = []
+    monkeypatch.setattr(
+        "pruner.models.training.training.LastEpochs",
+        lambda number: found.append(_Trace(number)) or found[-1],
+    )
+    return found
 
+
+class _Trace(LastEpochs):
     def __init__(self, number):
         super().__init__(number)
         self.taken = []
@@ -50,18 +59,12 @@ class _Trace(LastEpochs):
         super().add(weights)
 
 
-def test_the_last_epochs_of_a_fit_are_averaged_and_count_as_one_more(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        "pruner.models.training.training.LastEpochs",
-        lambda number: made.append(_Trace(number)) or made[-1],
-    )
+def test_the_last_epochs_of_a_fit_are_averaged_and_count_as_one_more(tmp_path, made):
     module, result, saved = fit_plain(tmp_path, synthetic.store(), epochs=5, average_epochs=2)
     (trace,) = made
     assert len(trace.taken) == 2
     expected = mean_weights(trace.taken)
-    for name, value in module.state_dict().items():
-        torch.testing.assert_close(value, expected[name])
+    torch.testing.assert_close(module.state_dict(), expected)
     if result.best_epoch == AVERAGED:
         assert saved[-1]["epoch"] == AVERAGED
 
@@ -72,24 +75,17 @@ def test_a_resumed_fit_has_the_mean_of_an_uninterrupted_one(tmp_path):
     fit_plain(tmp_path / "parts", store, average_epochs=4, stop_after=4)  # two of the four are in
     resumed, again, _ = fit_plain(tmp_path / "parts", store, average_epochs=4)
     assert again == result
-    for name, value in whole.state_dict().items():
-        assert torch.equal(value, resumed.state_dict()[name]), name
+    synthetic.exactly(resumed.state_dict(), whole.state_dict())
 
 
-def test_a_fit_that_is_given_more_epochs_averages_its_new_last_ones(tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(
-        "pruner.models.training.training.LastEpochs",
-        lambda number: made.append(_Trace(number)) or made[-1],
-    )
+def test_a_fit_that_is_given_more_epochs_averages_its_new_last_ones(tmp_path, made):
     store = synthetic.store()
     fit_plain(tmp_path, store, epochs=3, average_epochs=2)
     module, _, _ = fit_plain(tmp_path, store, epochs=7, average_epochs=2)
     first, second = made
     assert [len(first.taken), len(second.taken)] == [2, 2]
     expected = mean_weights(second.taken)  # of epochs 6 and 7 alone
-    for name, value in module.state_dict().items():
-        torch.testing.assert_close(value, expected[name])
+    torch.testing.assert_close(module.state_dict(), expected)
 
 
 def test_a_member_stays_where_the_mean_with_it_is_no_worse():
@@ -110,14 +106,12 @@ def test_a_soup_is_the_mean_of_fits_that_go_on_and_no_worse_than_the_first(tmp_p
     again = fit(recipe(soup=2, soup_epochs=1), A, split(A), folder=tmp_path / "soup")  # is resumed
     assert cooked.numbers["best_valid"] >= first.numbers["best_valid"] - 1e-6  # of float32
     assert 1 <= cooked.numbers["soup_members"] <= 3
-    for name, value in weights(cooked.ranker).items():
-        assert torch.equal(value, weights(again.ranker)[name]), name
+    synthetic.exactly(weights(again.ranker), weights(cooked.ranker))
     places = ("first", "member-1-after-2", "member-2-after-2")
     assert all((tmp_path / "soup" / name / "best.safetensors").is_file() for name in places)
     assert cooked.info.seen_tasks == first.info.seen_tasks
     before = weights(fit(recipe(), A, split(A), folder=tmp_path / "soup" / "first").ranker)
-    for name, value in weights(first.ranker).items():
-        assert torch.equal(value, before[name]), name  # the first fit is the usual one
+    synthetic.exactly(before, weights(first.ranker))  # the first fit is the usual one
 
 
 def test_members_have_other_batches_of_the_same_programs(tmp_path):
@@ -146,10 +140,8 @@ def test_a_soup_that_is_given_more_epochs_is_that_of_a_fit_that_had_them(tmp_pat
         load_tensors(sorted((tmp_path / name).glob("member-1*"))[-1] / "last.safetensors")
         for name in ("at once", "later")
     )
-    for name, value in theirs["state_dict"].items():
-        assert torch.equal(value, ours["state_dict"][name]), name
-    for name, value in weights(wanted.ranker).items():
-        assert torch.equal(value, weights(found.ranker)[name]), name
+    synthetic.exactly(ours["state_dict"], theirs["state_dict"])
+    synthetic.exactly(weights(found.ranker), weights(wanted.ranker))
 
 
 def test_trees_and_numbers_that_mean_nothing_are_refused(tmp_path):

@@ -44,8 +44,6 @@ def fitted(folder, processes, epochs=2, stop_after=None, **changes):
 
 
 class Losses(pl.Callback):
-    """The loss of every batch."""
-
     def __init__(self):
         self.seen = []
 
@@ -84,10 +82,10 @@ def test_a_resumed_fit_of_two_processes_equals_an_uninterrupted_one(tmp_path):
         load_tensors(tmp_path / name / "last.safetensors")["state_dict"]
         for name in ("parts", "whole")
     )
-    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    synthetic.exactly(ours, theirs)
 
 
-def test_what_fails_in_a_copy_is_told_here():
+def test_copies_end_with_the_first_and_say_here_what_fails():
     def run(process):
         if not process.is_first:
             raise ValueError("no such thing")
@@ -95,21 +93,15 @@ def test_what_fails_in_a_copy_is_told_here():
 
     with pytest.raises(PrunerError, match="process 1 of 2: ValueError: no such thing"):
         in_processes(2, run)
-
-
-def test_copies_end_with_the_first():
     assert in_processes(3, lambda process: process.rank) == 0
     with pytest.raises(ZeroDivisionError):
         in_processes(2, lambda process: 1 // process.rank)
 
 
-def test_several_threads_are_refused():
+def test_several_threads_or_machines_are_refused(tmp_path):
     torch.set_num_threads(2)
     with pytest.raises(PrunerError, match="need num_threads=1"):
         in_processes(2, lambda process: process.rank)
-
-
-def test_several_machines_are_refused(tmp_path):
     with pytest.raises(PrunerError, match="num_nodes"):
         fit(
             Recipe(trainer={"accelerator": "cpu", "num_nodes": 2}),

@@ -10,8 +10,8 @@ from pruner.models.training.losses import (
     MeanSquare,
     RankNet,
     TopShare,
-    as_lists,
 )
+from pruner.models.training.schedules import warmup_cosine
 from tests.models import oracles
 
 LOSSES = {
@@ -33,21 +33,14 @@ def example(seed, sizes=(7, 1, 12, 4)):
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("seed", range(3))
-def test_task_lists_equal_the_slow_loops(name, seed):
+def test_lists_of_tasks_and_of_a_batch_equal_the_slow_loops(name, seed):
     score, label, task = example(seed)
     loss_class, slow = LOSSES[name]
     expected = sum(slow(list(score[task == t]), list(label[task == t])) for t in np.unique(task))
-    loss = loss_class(lists="task")
-    found = loss(torch.tensor(score), torch.tensor(label), torch.tensor(task))
-    assert found.item() == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_batch_as_one_list_equals_the_slow_loops(name):
-    score, label, task = example(5)
-    loss_class, slow = LOSSES[name]
-    found = loss_class(lists="batch")(torch.tensor(score), torch.tensor(label), torch.tensor(task))
-    assert found.item() == pytest.approx(slow(list(score), list(label)), rel=1e-5)
+    given = (torch.tensor(score), torch.tensor(label), torch.tensor(task))
+    assert loss_class(lists="task")(*given).item() == pytest.approx(expected, rel=1e-5)
+    whole = slow(list(score), list(label))
+    assert loss_class(lists="batch")(*given).item() == pytest.approx(whole, rel=1e-5)
 
 
 def test_lambda_rank_of_two_programs_by_hand():
@@ -57,24 +50,6 @@ def test_lambda_rank_of_two_programs_by_hand():
     expected = weight * math.log2(1 + math.e)  # -log2 sigmoid(-1)
     found = LambdaRank()(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.5]), torch.zeros(2).long())
     assert found.item() == pytest.approx(expected, rel=1e-6)
-
-
-def test_ties_in_the_labels_give_no_pair():
-    score, label = torch.tensor([3.0, -1.0]), torch.tensor([0.5, 0.5])
-    for loss in (LambdaRank(), RankNet()):
-        assert loss(score, label, torch.zeros(2).long()).item() == 0.0
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_programs_of_other_tasks_do_not_matter_with_task_lists(name):
-    loss = LOSSES[name][0](lists="task")
-    score = torch.tensor([0.3, -0.2, 0.9, 5.0], requires_grad=True)
-    label = torch.tensor([1.0, 0.4, 0.7, 1.0])
-    task = torch.tensor([0, 0, 0, 1])
-    alone = torch.autograd.grad(loss(score, label, task), score)[0][:3]
-    moved = torch.cat([score.detach()[:3], torch.tensor([-7.0])]).requires_grad_()
-    together = torch.autograd.grad(loss(moved, label, task), moved)[0][:3]
-    assert torch.equal(alone, together)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -87,18 +62,6 @@ def test_a_step_against_the_gradient_lowers_the_loss(name):
     assert torch.isfinite(gradient).all()
     # A step far too small to swap two neighbours (0.26 apart), where LambdaRank jumps.
     assert loss(score - 1e-3 * gradient / gradient.norm(), label, task) < value
-
-
-def test_lists_are_padded_not_mixed():
-    score, label, task = torch.arange(5.0), torch.arange(5.0) / 5, torch.tensor([4, 2, 4, 4, 2])
-    packed, _, mask = as_lists(score, label, task, "task")
-    assert packed[mask].tolist() == [1.0, 4.0, 0.0, 2.0, 3.0]
-    assert mask.sum(dim=1).tolist() == [2, 3]
-
-
-def test_unknown_kind_of_list_is_refused():
-    with pytest.raises(ValueError, match=r"loss\.lists: got 'all'"):
-        LambdaRank(lists="all")
 
 
 def test_the_best_share_of_ten_by_hand():
@@ -124,10 +87,26 @@ def test_failures_are_negatives_and_never_among_the_best():
     assert nothing.item() == 0.0
 
 
-def test_another_loss_beside_is_added():
+def test_another_loss_beside_is_added_and_wrong_arguments_are_refused():
     score, label, task = (torch.tensor(x) for x in example(2))
     both = TopShare(beside=LambdaRank(), weight=0.5)(score, label, task)
     alone = 0.5 * TopShare()(score, label, task) + LambdaRank()(score, label, task)
     assert both.item() == pytest.approx(alone.item(), rel=1e-6)
     with pytest.raises(ValueError, match="share is between"):
         TopShare(share=1.0)
+    with pytest.raises(ValueError, match=r"loss\.lists: got 'all'"):
+        LambdaRank(lists="all")
+
+
+def test_warmup_cosine_by_hand():
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    schedule = warmup_cosine(torch.optim.SGD([parameter], lr=2.0), 12, warmup=1 / 6, final=0.1)
+    rates = []
+    for _ in range(13):
+        rates.append(schedule.get_last_lr()[0])
+        schedule.optimizer.step()
+        schedule.step()
+    assert rates[0] == pytest.approx(2.0 * 1 / 2)
+    assert rates[1] == rates[2] == pytest.approx(2.0)
+    assert rates[7] == pytest.approx(2.0 * (0.1 + 0.9 / 2))  # half way of ten falling steps
+    assert rates[12] == pytest.approx(2.0 * 0.1)

@@ -12,15 +12,12 @@ PLANS = {"mixed": MixedBatches(programs=16), "task": TaskBatches(tasks=3, progra
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_an_epoch_visits_every_program_once(name):
+def test_an_epoch_has_every_program_once_and_repeats_exactly(name):
     sampler = EpochSampler(PLANS[name], INDEX, TASK, seed=1)
     batches = list(sampler)
     assert len(batches) == len(sampler)
     assert sorted(torch.cat(batches).tolist()) == INDEX.tolist()
 
-
-@pytest.mark.parametrize("name", PLANS)
-def test_epochs_differ_and_repeat_exactly(name):
     def epoch(seed, number):
         sampler = EpochSampler(PLANS[name], INDEX, TASK, seed=seed)
         sampler.set_epoch(number)
@@ -88,11 +85,8 @@ def test_task_lists_have_equal_sizes():
         assert len(batch) in (1, 5, 9, 10)  # 1, 5, 37 in 4 lists of 9 or 10, 100 in 10 of 10
 
 
-def test_a_list_of_one_is_refused():
+def test_lists_of_one_and_windows_of_none_are_refused():
     with pytest.raises(ValueError, match="at least 2"):
         MixedBatches(programs=1)
-
-
-def test_a_window_of_no_task_is_refused():
     with pytest.raises(ValueError, match="window: got 0"):
         TaskBatches(window=0)

@@ -31,6 +31,11 @@ from pruner.study.adaptation.context import (
 )
 from tests.paths import DATASETS
 
+BUDGET = Budget(
+    trials=100, batch=10, tasks=2, least=8, spread=1.0, held_out=2, label_tasks=2, labels=[0],
+    max_steps=1, source_programs=8,
+)  # fmt: skip
+
 
 def about(seen):
     return CheckpointInfo(
@@ -80,10 +85,7 @@ def test_too_few_trials_and_too_few_tasks_are_one_line_before_the_work(ansor):
     """Five tasks take turns with ten programs a round: the fifth is measured from trial 41 on."""
     keys = [task.key for task in ansor.read(Quarantine(), "cpu-sse4")]
     spreads = dict.fromkeys(keys, 2.0)
-    budget = Budget(
-        trials=41, batch=10, tasks=5, least=8, spread=1.0, held_out=2, label_tasks=2,
-        labels=[0], max_steps=1, source_programs=8,
-    )  # fmt: skip
+    budget = replace(BUDGET, trials=41, tasks=5)
     assert len(choose_tasks(spreads, budget).tuned) == 5
     with pytest.raises(PrunerError, match=r"trials=40: 5 tasks take turns, .* give 41 or more"):
         choose_tasks(spreads, replace(budget, trials=40))
@@ -93,10 +95,7 @@ def test_too_few_trials_and_too_few_tasks_are_one_line_before_the_work(ansor):
 
 def test_small_pools_that_end_a_search_before_every_task_is_measured_are_told():
     """Two tasks of 10 and 40: five programs each are searched, a round of ten takes all of them."""
-    budget = Budget(
-        trials=100, batch=10, tasks=2, least=8, spread=1.0, held_out=2, label_tasks=2,
-        labels=[0], max_steps=1, source_programs=8,
-    )  # fmt: skip
+    budget = replace(BUDGET, trials=100)
     with pytest.raises(DataError, match=r"has 10 measured programs, .* give budget.least=20"):
         check_rounds([40, 10], budget)
     check_rounds([40, 12], budget)  # ten of the first, then two of the second
@@ -113,10 +112,7 @@ def test_pools_of_cached_features_are_those_of_the_records(ansor, tmp_path):
             (place / file.path.name).symlink_to(file.path)
     root, cache = RecordRoot(few), tmp_path / "cache"
     analyzer = load_analyzer(conf_folder(), name)
-    budget = Budget(
-        trials=8, batch=4, tasks=2, least=8, spread=1.0, held_out=2, label_tasks=2,
-        labels=[0], max_steps=1, source_programs=8,
-    )  # fmt: skip
+    budget = replace(BUDGET, trials=8, batch=4)
 
     def train(programs, split):
         return Start(ranker=NeuralRanker(TenSetMLP(), ColumnScaler()), info=about({}))

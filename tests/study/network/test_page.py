@@ -78,11 +78,19 @@ def test_runs_to_compare_are_in_the_curves(folder, tmp_path):
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_what_deploying_found_is_among_the_facts(folder):
+def test_facts_of_deploying_ratios_in_one_direction_and_long_names(folder):
+    beside = json.loads((folder / "beside.json").read_text())
+    beside["contenders"][1]["median_s"] = 4e-3
+    (folder / "beside.json").write_text(json.dumps(beside))
+    name = "strided_slice_squeeze_split_reshape_split_add_sigmoid_add_si_8d139bdd"
+    for path in folder.glob("*.json*"):
+        path.write_text(path.read_text().replace("conv_a", name))
     (folder / "deploy.json").write_text(json.dumps({"applied": 17, "max_abs_error": 3.25e-6}))
     text = write_report(folder).read_text(encoding="utf-8")
     assert "<td>applied</td><td>17</td>" in text
     assert "<td>max_abs_error</td><td>3.25e-06</td>" in text
+    assert "It is 1.25 times slower than eager." in text
+    assert f'title="{name}">strided_slice_squeeze_s…8d139bdd<' in text
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -160,24 +168,6 @@ def test_the_page_names_the_described_and_the_measured_processor(folder):
     (folder / "deploy.json").write_text(json.dumps({"machine": {"processor": "An EPYC"}}))
     text = write_report(folder).read_text(encoding="utf-8")
     assert "description (A Xeon; the network ran on An EPYC, and" in text
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_a_long_name_is_cut_and_can_be_read_whole(folder):
-    name = "strided_slice_squeeze_split_reshape_split_add_sigmoid_add_si_8d139bdd"
-    for path in folder.glob("*.json*"):
-        path.write_text(path.read_text().replace("conv_a", name))
-    text = write_report(folder).read_text(encoding="utf-8")
-    assert f'title="{name}">strided_slice_squeeze_s…8d139bdd<' in text
-
-
-@pytest.mark.usefixtures("no_pictures")
-def test_ratios_are_told_in_one_direction(folder):
-    beside = json.loads((folder / "beside.json").read_text())
-    beside["contenders"][1]["median_s"] = 4e-3
-    (folder / "beside.json").write_text(json.dumps(beside))
-    text = write_report(folder).read_text(encoding="utf-8")
-    assert "It is 1.25 times slower than eager." in text
 
 
 @pytest.mark.usefixtures("no_pictures")

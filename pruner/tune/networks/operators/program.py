@@ -22,9 +22,9 @@ from pruner.tune.networks.operators.complex_numbers import (
 from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, windows
 from pruner.tune.networks.operators.quantization import of_library
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
+from pruner.tune.networks.plain import Arguments
 from pruner.tune.networks.signature import (
     PRECISION,
-    Arguments,
     check_state,
     exported,
     precision,

@@ -32,13 +32,12 @@ pytestmark = pytest.mark.tvm
 )
 def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, target):
     regions = read_regions(formed(imported(name), NetworkFormat(layout=layout))).found
-    chosen = {
-        region.key: [step]
-        for region in regions
-        for step in steps
-        if applied(region.graph, [step]) is not None
-    }
-    assert {step for (step,) in chosen.values()} == steps
+    chosen = {region.key: [] for region in regions}
+    for region in regions:
+        for step in sorted(steps):
+            if applied(region.graph, [*chosen[region.key], step]) is not None:
+                chosen[region.key].append(step)
+    assert {step for some in chosen.values() for step in some} == steps
     lowered = lower(imported(name), target, NetworkFormat(layout=layout, variants=chosen))
     names = " ".join(str(name) for name, _ in lowered.functions_items())
     assert "contract" in names
@@ -65,8 +64,8 @@ def test_a_class_is_of_all_outputs_of_its_graph():
 def test_regions_hold_connected_products_and_end_behind_a_function(tvm):
     regions = read_regions(formed(imported("encoder"), NetworkFormat())).found
     products = [sum(node.op == "contract" for node in nodes(region.graph)) for region in regions]
-    # per layer: three projections, scores, mixture and its projection, two of the feed-forward
-    assert products.count(3) == 2
+    # per layer: three projections, scores, mixture and its projection; two of the feed-forward
+    assert products[:6] == [6, 1, 1] * 2
     assert len({region.key for region in regions}) < len(regions)
     for region in regions:
         functions = [node for node in nodes(region.graph) if node.op == "call"]

@@ -146,12 +146,10 @@ def test_a_module_has_the_numbers_of_the_command_and_stays_as_it_is(door, monkey
 
 
 def test_what_cannot_be_forecast_is_an_error_of_one_line(monkeypatch, tmp_path):
-    from tests.tune.networks.filtering.spaces import Branches
-
     use_no_processes(monkeypatch)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PrunerError, match="network=Branches: ") as refused:
-        pruner.forecast(Branches(), torch.ones(2))
+        pruner.forecast(small_networks.Branches(), torch.ones(2))
     assert "\n" not in str(refused.value)
     with pytest.raises(PrunerError, match="platform=nothing is unknown"):
         pruner.Forecaster("nothing")

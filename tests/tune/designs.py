@@ -3,6 +3,10 @@
 import json
 from functools import cache
 
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_operator
+
 
 def designs_of(sizes, target):
     """The spaces of an operator of these sizes for a target of TVM, by its name or its table."""
@@ -11,10 +15,6 @@ def designs_of(sizes, target):
 
 @cache
 def _designs(sizes, target):
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     module = from_operator(json.loads(sizes)).module
     return design_spaces(module, load_tvm().tvm.target.Target(json.loads(target)))
 

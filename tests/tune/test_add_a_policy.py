@@ -6,9 +6,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from pruner.cli.shared.options import build
 from pruner.errors import PrunerError
 from pruner.search.policy import NO_KEYS, Policy, PolicySettings, RandomDraws, RoundSettings, fresh
-from tests.paths import CONF
+from pruner.tune.measure.measurer import Outcome, Platform
+from pruner.tune.run.tune_options import TuneOptions
+from pruner.tune.workloads import operator
+from tests.tune.targets import prepared
 
 pytestmark = pytest.mark.tvm
 
@@ -39,37 +43,12 @@ class LargestFirst(PolicySettings):
 # --- the test that follows it ---
 
 
-def search(tmp_path, policy, replay_only=False):
-    from pruner.tune.measure.measurer import MeasureSettings, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.setup import Prepared
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import operator
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    options = TuneOptions(
-        platform=Platform(target=target, device="cpu", cores=2),
-        policy=policy,
-        measure=MeasureSettings(check=False, baseline=False),
-        replay_only=replay_only,
-    )
-    context = RunContext(
-        platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
-        folder=tmp_path, log=lambda _: None,
-    )  # fmt: skip
-    prepared = Prepared([operator("matmul", m=64, n=64, k=64)], options, context)
-    search = prepared.tasks[0].search
-    return search, search.space
-
-
 @pytest.mark.parametrize("replay_only", [False, True])
-def test_a_new_policy_tunes_without_another_file_knowing_it(tmp_path, replay_only):
-    from pruner.tune.measure.measurer import Outcome
-
-    found, space = search(tmp_path, LargestFirst(), replay_only)
-    assert space.affordable == (64 if replay_only else None)
+def test_a_new_policy_tunes_without_another_file_knowing_it(tmp_path, platform, replay_only):
+    task = operator("matmul", m=64, n=64, k=64)
+    run = prepared(task, LargestFirst(), tmp_path, platform, replay_only=replay_only)
+    found = run.tasks[0].search
+    assert found.space.affordable == (64 if replay_only else None)
     rows = []
     for _ in range(2):
         candidates = found.propose(5)
@@ -81,8 +60,6 @@ def test_a_new_policy_tunes_without_another_file_knowing_it(tmp_path, replay_onl
 
 
 def test_hydra_builds_it_from_its_yaml_file():
-    from pruner.cli.shared.options import build
-
     target = f"{LargestFirst.__module__}.LargestFirst"
     assert build({"_target_": target, "draws": 8}) == LargestFirst(draws=8)
 
@@ -98,21 +75,7 @@ def test_policies_say_themselves_what_slow_spaces_take_of_them():
     assert RandomDraws(draws=128).limited(100, can_draft=True).draws == 100
 
 
-def test_the_preset_of_python_is_the_preset_of_the_command():
-    """`this_cpu` in Python and ``policy=pruner_live`` are the same search."""
-    from hydra import compose, initialize_config_dir
-
-    from pruner.cli.shared.options import build
-    from pruner.tune.run.tune_options import LIVE
-
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        assert build(compose("tune", ["policy=pruner_live"]).policy) == LIVE
-
-
 def test_a_model_for_a_policy_that_takes_none_is_refused():
-    from pruner.tune.measure.measurer import Platform
-    from pruner.tune.run.tune_options import TuneOptions
-
     with pytest.raises(PrunerError, match="RandomDraws: this policy takes no learned model"):
         TuneOptions(
             platform=Platform(target=None, device="cpu"), policy=RandomDraws(), make_model=object

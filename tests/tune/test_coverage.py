@@ -7,10 +7,11 @@ import json
 import pytest
 
 from pruner.files import read_table, write_json
+from pruner.tune.networks.coverage import Coverage, ReplayShare
+from pruner.tune.networks.lowering import NetworkFormat
 from tests.paths import REPOSITORY
 
 pytestmark = pytest.mark.tvm
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 
 @pytest.fixture
@@ -25,14 +26,17 @@ def script(monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def cells(script):
+    return importlib.import_module("network_cells")
+
+
+@pytest.fixture
 def nvcc(monkeypatch):
     monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
     return importlib.import_module("nvcc")
 
 
 def test_a_task_counts_where_all_its_spaces_are_batched(script):
-    from pruner.tune.networks.coverage import Coverage
-
     found = script.NetworkCoverage()
     found.add(Coverage(spaces=2), 60.0)
     found.add(Coverage(spaces=2, refused=["gather: a table"]), 40.0)
@@ -44,8 +48,6 @@ def test_a_task_counts_where_all_its_spaces_are_batched(script):
 
 
 def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
-    from pruner.tune.networks.coverage import ReplayShare
-
     found = ReplayShare.of(
         [("a", 60.0, 0), ("b", 30.0, 2), ("c", 10.0, 1), ("never begun", 99.0, None)]
     )
@@ -64,8 +66,6 @@ def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():
 
 
 def cell_of(script, network="resnet18", target="a100"):
-    from pruner.tune.networks.lowering import NetworkFormat
-
     return script.Cell(network, target, NetworkFormat())
 
 
@@ -80,8 +80,8 @@ def listed_here(script, folder, cell, tasks):
     write_json(where / cells.LISTED, {"wall_s": 12.4, "cpu_s": 9.0, "peak_mib": 700.2})
 
 
-def test_a_row_counts_the_programs_of_its_tasks(script, tmp_path):
-    cells, cell = importlib.import_module("network_cells"), cell_of(script)
+def test_a_row_counts_the_programs_of_its_tasks(script, cells, tmp_path):
+    cell = cell_of(script)
     listed_here(script, tmp_path, cell, [("a1", 2, 10.0), ("b2", 1, 5.0), ("c3", 1, 0.0)])
     folder = tmp_path / "a100"
     folder.mkdir()
@@ -100,8 +100,7 @@ def test_a_row_counts_the_programs_of_its_tasks(script, tmp_path):
     assert (row["not_batched"], row["reasons"]) == ("1 gather", "1 nvcc: too much shared data")
 
 
-def test_a_task_of_two_networks_counts_once_in_the_row_of_all(script, tmp_path):
-    cells = importlib.import_module("network_cells")
+def test_a_task_of_two_networks_counts_once_in_the_row_of_all(script, cells, tmp_path):
     first, second = cell_of(script), cell_of(script, "resnet50")
     listed_here(script, tmp_path, first, [("a1", 2, 10.0)])
     listed_here(script, tmp_path, second, [("a1", 1, 10.0), ("b2", 1, 5.0)])
@@ -123,8 +122,8 @@ def test_rows_of_others_stay_and_what_was_not_run_is_empty(script, tmp_path):
     assert rows["resnet18", "h100"]["tasks"] == rows["gpt2", "a100"]["tasks"] == ""
 
 
-def test_a_listing_that_failed_says_why(script, tmp_path):
-    cells, cell = importlib.import_module("network_cells"), cell_of(script)
+def test_a_listing_that_failed_says_why(script, cells, tmp_path):
+    cell = cell_of(script)
     where = cell.listing(tmp_path)
     where.mkdir(parents=True)
     failed = {"wall_s": 1.0, "cpu_s": 1.0, "peak_mib": 1.0, "error": "error: no such network"}
@@ -164,8 +163,7 @@ def test_only_the_programs_at_fault_are_refused(nvcc, monkeypatch):
     assert files == [8, 4, 4, 2, 1, 1, 2, 1]
 
 
-def test_what_nvcc_said_is_kept(script, tmp_path):
-    cells = importlib.import_module("network_cells")
+def test_what_nvcc_said_is_kept(cells, tmp_path):
     path = tmp_path / "ab.json"
     cells.TaskCell(spaces=1, refused=[], programs=[cells.Program(), cells.Program()]).save(path)
     for number in range(2):

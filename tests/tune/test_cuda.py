@@ -9,8 +9,18 @@ import sys
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.processes import Worker, preload
+from pruner.tune import operator
+from pruner.tune.compiling import compiled, link
 from pruner.tune.cuda import runtime_error
-from tests.tune.cuda_programs import programs
+from pruner.tune.kinds import lost_device
+from pruner.tune.measure import machine
+from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, build
+from pruner.tune.measure.measurer import Platform
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_file
+from tests.tune.cuda_programs import UNKNOWN, programs
+from tests.tune.targets import platform_of, target_of
 
 pytestmark = pytest.mark.tvm
 FATBIN = b"\x50\xed\x55\xba"  # the first bytes of what nvcc --fatbin makes, as fatbinary.h has it
@@ -19,19 +29,11 @@ FATBIN = b"\x50\xed\x55\xba"  # the first bytes of what nvcc --fatbin makes, as 
 @pytest.fixture
 def built(tmp_path):
     """Builds a program of the above in a worker, as measuring does; its reply and library."""
-    from pruner.paths import conf_folder
-    from pruner.processes import Worker, preload
-    from pruner.program.device import load_device
-    from pruner.tune.measure.jobs import JOBS, PRELOADED
-    from pruner.tune.measure.machine import make_platform
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_file
-
     if shutil.which("nvcc") is None:
         pytest.skip("no CUDA compiler (nvcc) on this machine")
     path, library = tmp_path / "programs.py", tmp_path / "built.so"
-    path.write_text(programs('b[i] = T.call_extern("float32", "no_such_function", a[i])'))
-    target = make_platform(load_device(conf_folder() / "platform" / "h200.yaml")).target
+    path.write_text(programs(UNKNOWN))
+    target = platform_of("h200").target
     preload(*PRELOADED)
     worker = Worker(JOBS, timeout_s=60, memory_bytes=8 << 30)
 
@@ -99,10 +101,6 @@ def test_what_cuda_needs_is_found_where_the_path_does_not_say(tmp_path):
 
 
 def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
-    from pruner.tune.measure import machine
-    from pruner.tune.measure.jobs import RpcAddress
-    from pruner.tune.measure.measurer import Platform
-
     listed = ["GPU 0: NVIDIA H200 (UUID: GPU-x)"]
     monkeypatch.setattr(machine, "nvidia_smi", lambda _: listed)
     monkeypatch.setattr(machine, "runtime_error", lambda: "why")
@@ -124,24 +122,14 @@ def test_a_gpu_that_tvm_cannot_use_is_told_before_anything_runs(monkeypatch):
     ],
 )
 def test_a_processor_that_is_not_this_machines_is_told_before_anything_runs(target, told):
-    from pruner.paths import conf_folder
-    from pruner.program.device import load_device
-    from pruner.tune.measure.machine import make_platform, missing_device
-
-    device = load_device(conf_folder() / "platform" / "cpu-avx2.yaml")
-    reason = missing_device(make_platform(device, target=target))
+    reason = machine.missing_device(platform_of("cpu-avx2", target))
     assert reason is None if told is None else reason.endswith(told)
 
 
 def test_linking_for_another_processor_names_the_compiler(tmp_path, monkeypatch):
-    from pruner.tune import operator
-    from pruner.tune.compiling import compiled, link
-    from pruner.tune.measure.jobs import build
-    from pruner.tune.tvm_import import load_tvm
-
     monkeypatch.setattr("pruner.tune.compiling.shutil.which", lambda _: None)
     tvm, module = load_tvm().tvm, operator("matmul", m=4, n=4, k=4).module
-    target = tvm.target.Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    target = target_of({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
     with pytest.raises(
         PrunerError, match=r"needs aarch64-linux-gnu-g\+\+, which is not on the PATH"
     ):
@@ -153,9 +141,9 @@ def test_linking_for_another_processor_names_the_compiler(tmp_path, monkeypatch)
 
 
 def test_a_process_without_a_device_is_no_fault_of_its_program():
-    """The message is that of TVM 0.27 on an H200, in a worker forked from a user of the device."""
-    from pruner.tune.kinds import lost_device
-
+    """CUDA's message is that of TVM 0.27 on an H200, in a worker forked from a user of it."""
     seen = "CUDA Runtime Error: cudaErrorInitializationError (3): initialization error"
     assert lost_device(RuntimeError(seen))
     assert not lost_device(RuntimeError("CUDA Runtime Error: cudaErrorIllegalAddress (700)"))
+    assert lost_device(RuntimeError("OpenCL: clFinish: CL_DEVICE_NOT_AVAILABLE"))
+    assert not lost_device(RuntimeError("OpenCL: clFinish: CL_OUT_OF_RESOURCES"))

@@ -19,10 +19,7 @@ module = from_operator(spec).module
 
 
 def run(code, cache, *, torch=False):
-    """The words that a process of a user with this cache prints.
-
-    Without torch it starts in half of the time.
-    """
+    """What a user's process prints with this cache; without torch it starts in half of the time."""
     hidden = "" if torch else "import sys\nsys.modules['torch'] = None\n"
     words = [sys.executable, "-c", hidden + code]
     environment = {name: value for name, value in os.environ.items() if name[:7] != "TVM_FFI"}
@@ -84,12 +81,9 @@ def of_a_cpu(cache):
     return told[0], told[1:]
 
 
-def test_the_import_of_tvm_leaves_the_device_alone(of_a_cpu):
+def test_the_import_leaves_the_device_alone_and_has_a_gpus_part_when_it_is_needed(of_a_cpu):
     """No process forked from one that asked CUDA for a device can use it (tvm_ffi asks torch)."""
     assert of_a_cpu[0] == "True"
-
-
-def test_what_a_command_for_a_cpu_leaves_out_is_there_before_a_gpu_needs_it(of_a_cpu):
     assert of_a_cpu[1] == ["False", "False", "True"]
 
 

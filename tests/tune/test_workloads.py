@@ -7,84 +7,60 @@ from torch.nn import functional
 
 from pruner.errors import PrunerError
 from pruner.program.dag.operators import task_options as operators
+from pruner.tune.measure.numerics import inputs
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, flops, from_file, from_operator, load_workloads
+from tests.tune.targets import target_of
 
-CONV = {"n": 2, "ci": 4, "h": 9, "w": 7, "co": 6, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
+IMAGE = {"n": 2, "h": 9, "w": 7, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
 SPECS = {
     "matmul": {"m": 8, "n": 6, "k": 5},
-    "batch_matmul": {"batch": 3, "m": 8, "n": 6, "k": 5},
-    "conv2d": CONV,
-    "depthwise_conv2d": {k: v for k, v in CONV.items() if k not in ("ci", "co")} | {"c": 4},
-    "grouped_conv2d": {**CONV, "groups": 2},
-    "pool_max": {k: v for k, v in CONV.items() if k not in ("ci", "co")} | {"c": 4, "kind": "max"},
-    "pool_avg": {k: v for k, v in CONV.items() if k not in ("ci", "co")} | {"c": 4, "kind": "avg"},
+    "conv2d": {**IMAGE, "ci": 4, "co": 6},
+    "depthwise_conv2d": {**IMAGE, "c": 4},
+    "pool": {**IMAGE, "c": 4, "kind": "max"},
     "softmax": {"rows": 5, "columns": 8},
-    "layer_norm": {"rows": 5, "columns": 8},
-}
-TORCH = {
-    "matmul": torch.matmul,
-    "batch_matmul": torch.matmul,
-    "conv2d": lambda x, k: functional.conv2d(x, k, stride=2, padding=1),
-    "depthwise_conv2d": lambda x, k: functional.conv2d(x, k, stride=2, padding=1, groups=4),
-    "grouped_conv2d": lambda x, k: functional.conv2d(x, k, stride=2, padding=1, groups=2),
-    "pool_max": lambda x: functional.max_pool2d(x, 3, 2, 1),
-    "pool_avg": lambda x: functional.avg_pool2d(x, 3, 2, 1),
-    "softmax": lambda x: torch.softmax(x, -1),
-    "layer_norm": lambda x, g, b: functional.layer_norm(x, [8], g, b),
 }
 
 
 def spec(name, **more):
-    op = "pool" if name.startswith("pool") else name
-    return {"operator": op, **SPECS[name], **more}
+    return {"operator": name, **SPECS[name], **more}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file of functions; return its path."""
+
+    def written(text):
+        (tmp_path / "mine.py").write_text(text)
+        return tmp_path / "mine.py"
+
+    return written
 
 
 def computed(workload):
-    from pruner.tune.measure.numerics import inputs
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments
-
     tvm = load_tvm().tvm
     values = inputs(arguments(workload.module))
     arrays = [tvm.runtime.tensor(value) for value in values]
-    tvm.compile(workload.module, target=tvm.target.Target("llvm"))["main"](*arrays)
+    tvm.compile(workload.module, target="llvm")["main"](*arrays)
     return values[:-1], arrays[-1].numpy()
 
 
 @pytest.mark.tvm
-@pytest.mark.parametrize("name", SPECS)
-def test_an_operator_computes_what_torch_computes(name):
-    from pruner.tune.workloads import from_operator
-
-    values, found = computed(from_operator(spec(name)))
-    wanted = TORCH[name](*[torch.from_numpy(value) for value in values]).numpy()
-    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.tvm
 def test_epilogues_follow_in_order_and_bias_is_one_number_a_channel():
-    from pruner.tune.workloads import from_operator
-
     workload = from_operator(spec("conv2d", epilogue=["bias", "add", "relu"]))
     (x, kernel, bias, other), found = computed(workload)
-    conv = TORCH["conv2d"](torch.from_numpy(x), torch.from_numpy(kernel)).numpy()
-    wanted = np.maximum(conv + bias[None, :, None, None] + other, 0)
+    conv = functional.conv2d(torch.from_numpy(x), torch.from_numpy(kernel), stride=2, padding=1)
+    wanted = np.maximum(conv.numpy() + bias[None, :, None, None] + other, 0)
     assert bias.shape == (6,)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.tvm
-def test_half_precision_is_half_precision():
-    from pruner.tune.workloads import arguments, from_operator
-
+def test_half_precision_is_half_precision_and_a_point_is_two_operations():
     workload = from_operator(spec("matmul", dtype="float16"))
     assert workload.name == "matmul_8_6_5_fp16"
     assert {dtype for _, dtype in arguments(workload.module)} == {"float16"}
-
-
-@pytest.mark.tvm
-def test_flops_of_a_matmul_are_two_a_point():
-    from pruner.tune.workloads import flops, from_operator
-
     assert flops(from_operator(spec("matmul")).module) == 2 * 8 * 6 * 5
 
 
@@ -103,38 +79,45 @@ def twice(a: T.Buffer((8, 8), "float32"), b: T.Buffer((8, 8), "float32")):
 
 
 @pytest.mark.tvm
-def test_a_file_gives_its_functions(tmp_path):
-    from pruner.tune.workloads import load_workloads
-
-    path = tmp_path / "mine.py"
-    path.write_text(SCRIPT)
-    (workload,) = load_workloads({"operator": "file", "path": str(path), "weight": 3.0})
+def test_a_file_gives_its_functions(write):
+    given = {"operator": "file", "path": str(write(SCRIPT))}
+    (workload,) = load_workloads({**given, "weight": 3.0})
     assert (workload.name, workload.weight) == ("mine_twice", 3.0)
     values, found = computed(workload)
     np.testing.assert_array_equal(found, 2 * values[0])
     with pytest.raises(PrunerError, match="no TIR function other; it holds: twice"):
-        load_workloads({"operator": "file", "path": str(path), "function": "other"})
+        load_workloads({**given, "function": "other"})
+
+
+OLD = "from tvm.script import tir as T\n\n@T.prim_func\ndef f():\n    with T.block('b'): pass\n"
+TODAY = r"TVM 0.27 has tirx for tir, T.sblock for T.block, T.prim_func\(s_tir=True\) for"
 
 
 @pytest.mark.tvm
-def test_a_file_that_does_not_run_is_one_line(tmp_path):
-    from pruner.tune.workloads import from_file
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named"),
+        # which would end the command as if it were done
+        ("raise SystemExit(0)", r"mine\.py: SystemExit: 0"),
+        (OLD, f"ImportError: .*{TODAY}"),
+        ("from tvm import relay", r"TVM 0\.27 has no relay"),
+    ],
+)
+def test_a_file_that_does_not_run_is_one_line(write, text, told):
+    """Scripts of an older TVM get the names of today."""
+    with pytest.raises(PrunerError, match=told):
+        from_file(write(text))
 
-    path = tmp_path / "broken.py"
-    path.write_text("import nothing_of_this_name")
-    with pytest.raises(PrunerError, match="ModuleNotFoundError: No module named"):
-        from_file(path)
-    path.write_text("raise SystemExit(0)")  # which would end the command as if it were done
-    with pytest.raises(PrunerError, match=r"broken\.py: SystemExit: 0"):
-        from_file(path)
+
+@pytest.mark.tvm
+def test_a_file_that_is_not_there_is_told(tmp_path):
     with pytest.raises(PrunerError, match="no such file"):
         from_file(tmp_path / "absent.py")
 
 
 @pytest.mark.tvm
 def test_lists_keep_weights_and_refuse_one_task_twice():
-    from pruner.tune.workloads import load_workloads
-
     tasks = [spec("matmul", weight=2), spec("softmax")]
     assert [w.weight for w in load_workloads({"tasks": tasks})] == [2.0, 1.0]
     with pytest.raises(PrunerError, match="each once"):
@@ -155,8 +138,8 @@ def test_lists_keep_weights_and_refuse_one_task_twice():
         (spec("matmul", epilogue=["relu", "relu"]), "at most once"),
         (spec("conv2d", h=2, w=2, padding=0), "workload.h=2 with padding=0"),
         (spec("depthwise_conv2d", w=2, padding="VALID"), "workload.w=2 with padding=VALID"),
-        (spec("pool_max", h=1, padding=0), "workload.kh=3"),
-        (spec("pool_max", kind="min"), "max or avg"),
+        (spec("pool", h=1, padding=0), "workload.kh=3"),
+        (spec("pool", kind="min"), "max or avg"),
     ],
 )
 def test_wrong_options_are_told(options, told):
@@ -164,13 +147,10 @@ def test_wrong_options_are_told(options, told):
         operators.checked(options)
 
 
-def test_a_single_epilogue_may_be_a_name():
+def test_the_smallest_images_with_an_output_and_a_single_epilogue_by_name_are_taken():
+    for size, padding in ((3, 0), (3, "VALID"), (1, 1), (1, "SAME")):
+        operators.checked(spec("conv2d", h=size, w=size, padding=padding))
     assert operators.checked(spec("matmul", epilogue="bias"))["epilogue"] == ["bias"]
-
-
-@pytest.mark.parametrize(("size", "padding"), [(3, 0), (3, "VALID"), (1, 1), (1, "SAME")])
-def test_the_smallest_images_with_an_output(size, padding):
-    operators.checked(spec("conv2d", h=size, w=size, padding=padding))
 
 
 HEAD = "from tvm.script import tirx as T\n\n@T.prim_func(s_tir=True)\ndef f({}):\n"
@@ -205,60 +185,31 @@ def script(value, arguments=TENSORS, before=""):
         (script("T.float32(0)", TENSORS.replace("float32", "float8_e4m3fn", 1)), "draw no inputs"),
     ],
 )  # fmt: skip
-def test_a_function_that_cannot_be_called_with_tensors_alone_is_told(tmp_path, text, told, caplog):
-    from pruner.tune.workloads import from_file
-
-    path = tmp_path / "mine.py"
-    path.write_text(text)
+def test_a_function_that_cannot_be_called_with_tensors_alone_is_told(write, text, told, caplog):
     with pytest.raises(PrunerError, match=f"mine.py: f cannot be tuned: .*{told}"):
-        from_file(path)
-    path.write_text(text + script("a[v]").replace("def f", "def g"))
-    assert [workload.name for workload in from_file(path)] == ["mine_g"]
+        from_file(write(text))
+    found = from_file(write(text + script("a[v]").replace("def f", "def g")))
+    assert [workload.name for workload in found] == ["mine_g"]
     assert "f cannot be tuned" in caplog.text
     assert "it is left out" in caplog.text
 
 
 @pytest.mark.tvm
-def test_an_access_that_a_condition_keeps_inside_is_taken(tmp_path):
-    from pruner.tune.workloads import from_file
-
-    path = tmp_path / "mine.py"
-    path.write_text(script("T.if_then_else(v < 7, a[v + 1], T.float32(0))"))
-    (workload,) = from_file(path)
+def test_an_access_that_a_condition_keeps_inside_is_taken(write):
+    (workload,) = from_file(write(script("T.if_then_else(v < 7, a[v + 1], T.float32(0))")))
     (a,), found = computed(workload)
     np.testing.assert_array_equal(found, np.append(a[1:], np.float32(0)))
 
 
 @pytest.mark.tvm
-def test_a_script_of_an_older_tvm_is_told_the_names_of_today(tmp_path):
-    from pruner.tune.workloads import from_file
-
-    path = tmp_path / "old.py"
-    old = "from tvm.script import tir as T\n\n@T.prim_func\ndef f():\n    with T.block('b'): pass\n"
-    path.write_text(old)
-    told = r"TVM 0.27 has tirx for tir, T.sblock for T.block, T.prim_func\(s_tir=True\) for"
-    with pytest.raises(PrunerError, match=f"ImportError: .*{told}"):
-        from_file(path)
-    path.write_text("from tvm import relay")
-    with pytest.raises(PrunerError, match=r"TVM 0\.27 has no relay"):
-        from_file(path)
-
-
-@pytest.mark.tvm
-def test_weights_that_a_compiler_may_pack_keep_their_shape(tmp_path):
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments, from_file
-
-    path = tmp_path / "mine.py"
-    path.write_text(
+def test_weights_that_a_compiler_may_pack_keep_their_shape(write):
+    text = (
         "from tvm import te, topi\n"
         "a, w = (te.placeholder((16, 16), t, name=t) for t in ('uint8', 'int8'))\n"
         "dense = te.create_prim_func([a, w, topi.nn.dense(a, w, None, 'int32')])\n"
     )
-    (workload,) = from_file(path)
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    made = [space.replay(None, 1) for space in design_spaces(workload.module, target)]
+    (workload,) = from_file(write(text))
+    made = [space.replay(None, 1) for space in design_spaces(workload.module, target_of(2))]
     assert len(made) == 3
     for schedule in made:
         assert arguments(schedule.mod) == arguments(workload.module)

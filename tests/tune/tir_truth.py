@@ -7,6 +7,10 @@ from itertools import permutations
 import numpy as np
 
 from pruner.features import STATEMENT_COLUMNS
+from pruner.program.tir.apply_trace import apply_groups
+from pruner.program.tir.lower import lower
+from pruner.tune.compiling import compiled
+from tests.tune.designs import kind_of
 
 NAMES = [column.name for column in STATEMENT_COLUMNS]
 _KINDS = {0: None, 1: "parallel", 2: "vectorize", 3: "unroll"}
@@ -50,31 +54,13 @@ def lowered(tvm, schedule, names):
 
 
 def tvm_copies(tvm, schedule):
-    """As :func:`tvm_loops` of the copies whose loops TVM makes when it lowers: by written buffer.
-
-    Results of ``mma`` that go to shared memory are called by their block and ``_store``.
-    """
+    """As `tvm_loops` for copies that TVM lowers, by buffer; results of ``mma`` by their block."""
     out = {}
-
-    def walk(stmt, path, depth, copy):
-        kind = type(stmt).__name__
-        if kind == "SeqStmt":
-            for part in stmt.seq:
-                walk(part, path, depth, copy)
-        elif kind == "For":
-            depth = int(stmt.annotations.get("pragma_auto_unroll_max_step", depth))
-            walk(stmt.body, [*path, (int(stmt.extent), _mark(stmt))], depth, copy)
-        elif kind == "SBlockRealize" and str(stmt.block.name_hint) == "mma_store":
-            out[f"{copy}_store"] = (_existing(path), depth)
-        elif kind == "SBlockRealize":
-            is_copy = "auto_copy" in stmt.block.annotations
-            walk(stmt.block.body, path, depth, str(stmt.block.name_hint) if is_copy else copy)
-        elif kind in ("AttrStmt", "IfThenElse"):
-            walk(stmt.body if kind == "AttrStmt" else stmt.then_case, path, depth, copy)
-        elif kind == "BufferStore" and copy is not None:
-            out[copy] = (_existing(path), depth)
-
-    walk(lowered(tvm, schedule, _COPYING)["main"].body, [], 0, None)
+    for name, _, loops, copy in _inside(lowered(tvm, schedule, _COPYING), "mma_store".__eq__):
+        if name == "mma_store":
+            out[f"{copy}_store"] = loops
+        elif name is None and copy is not None:
+            out[copy] = loops
     return out
 
 
@@ -92,8 +78,6 @@ def permutes(tvm, schedule):
 
 def waits_are_numbers(schedule, target):
     """Whether TVM's code generator can write what a program waits for."""
-    from pruner.tune.compiling import compiled
-
     try:
         compiled(schedule.mod, target)
     except Exception as error:
@@ -108,28 +92,35 @@ def _mark(loop):
     return "vthread" if mark.startswith("vthread") else mark
 
 
-def tvm_loops(schedule):
-    """Loops around every block: [(extent, mark)], and the unroll depth in force.
+def _inside(module, is_last):
+    """Names of blocks, None for stores: block, loops around it and unroll depth, copy around it."""
 
-    Not of copies whose loops TVM makes later.
-    """
-    out = {}
-
-    def walk(stmt, path, depth):
-        kind = type(stmt).__name__
+    def walk(stmt, path, depth, copy):
+        kind, parts = type(stmt).__name__, []
         if kind == "SeqStmt":
-            for part in stmt.seq:
-                walk(part, path, depth)
+            parts = stmt.seq
         elif kind == "For":
             depth = int(stmt.annotations.get("pragma_auto_unroll_max_step", depth))
-            walk(stmt.body, [*path, (int(stmt.extent), _mark(stmt))], depth)
-        elif kind == "SBlockRealize" and str(stmt.block.name_hint) == "root":
-            walk(stmt.block.body, path, depth)
-        elif kind == "SBlockRealize" and "auto_copy" not in stmt.block.annotations:
-            out[str(stmt.block.name_hint)] = (_existing(path), depth)
+            path, parts = [*path, (int(stmt.extent), _mark(stmt))], [stmt.body]
+        elif kind in ("AttrStmt", "IfThenElse"):
+            parts = [stmt.body if kind == "AttrStmt" else stmt.then_case]
+        elif kind == "BufferStore":
+            yield None, None, (_existing(path), depth), copy
+        elif kind == "SBlockRealize":
+            block, name = stmt.block, str(stmt.block.name_hint)
+            yield name, block, (_existing(path), depth), copy
+            parts = [] if is_last(name) else [block.body]
+            copy = name if "auto_copy" in block.annotations else copy
+        for part in parts:
+            yield from walk(part, path, depth, copy)
 
-    walk(schedule.mod["main"].body, [], 0)
-    return out
+    return walk(module["main"].body, [], 0, None)
+
+
+def tvm_loops(schedule):
+    """Loops around every block but copies: [(extent, mark)], and the unroll depth in force."""
+    blocks = [one for one in _inside(schedule.mod, "root".__ne__) if one[0] not in (None, "root")]
+    return {name: loops for name, one, loops, _ in blocks if "auto_copy" not in one.annotations}
 
 
 def our_loops(tree, row):
@@ -153,24 +144,9 @@ def tvm_buffers(tvm, schedule):
     """Shape of every buffer inside the kernel, cut to what is used."""
     copies = any(inst.kind.name in ("ReadAt", "WriteAt") for inst in schedule.trace.insts)
     module = lowered(tvm, schedule, _COPYING if copies else _CUTTING)
-    out = {}
-
-    def walk(stmt):
-        kind = type(stmt).__name__
-        if kind == "SeqStmt":
-            for part in stmt.seq:
-                walk(part)
-        elif kind in ("For", "AttrStmt"):
-            walk(stmt.body)
-        elif kind == "IfThenElse":
-            walk(stmt.then_case)
-        elif kind == "SBlockRealize":
-            for buffer in stmt.block.alloc_buffers:
-                out[str(buffer.name)] = tuple(int(extent) for extent in buffer.shape)
-            walk(stmt.block.body)
-
-    walk(module["main"].body)
-    return out
+    blocks = [block for name, block, *_ in _inside(module, lambda _: False) if name is not None]
+    buffers = [buffer for block in blocks for buffer in block.alloc_buffers]
+    return {str(one.name): tuple(int(extent) for extent in one.shape) for one in buffers}
 
 
 def our_buffers(tree, nests, row):
@@ -180,6 +156,35 @@ def our_buffers(tree, nests, row):
         for key, allocation in nests.allocations.items()
         if not tree.buffers[key].is_param
     }
+
+
+# of mma: fill, load a, load b, multiply; wmma stores, too
+_TENSORIZED = {"mma": 4, "wmma": 5, "lanes": 0}
+
+
+def assert_programs_are_tvms(tvm, design, space, draws):
+    """Verdicts, loops, buffers and instructions of vectors; return the number of programs."""
+    kind, legal, compared = kind_of(design), space.legal(draws), 0
+    for rows, tree in apply_groups(space.program, draws)[0]:
+        nests, unsure = lower(tree), np.broadcast_to(tree.uncertain, len(rows))
+        for place, row in enumerate(rows):
+            schedule, accepted = replayed(tvm, design, draws[row])
+            if unsure[place] or schedule is None:
+                assert not legal[row], draws[row]
+                continue
+            theirs = tvm_loops(schedule)
+            if kind == "mma":
+                accepted = accepted and permutes(tvm, schedule)
+                accepted = accepted and waits_are_numbers(schedule, design.target)
+                theirs |= tvm_copies(tvm, schedule)
+            assert legal[row] == accepted, draws[row]
+            assert our_loops(tree, place) == theirs
+            ours, buffers = our_buffers(tree, nests, place), tvm_buffers(tvm, schedule)
+            assert ours == {name: buffers.get(name) for name in ours}
+            done = [inst.kind.name for inst in schedule.trace.insts].count("Tensorize")
+            assert done == _TENSORIZED[kind]
+            compared += 1
+    return compared
 
 
 def at(value, row):

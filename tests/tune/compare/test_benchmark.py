@@ -1,6 +1,8 @@
 """Contenders take turns, failures cost their own contender, outputs are compared."""
 
 from dataclasses import replace
+from itertools import accumulate, count, cycle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,12 +10,7 @@ import pytest
 from pruner.processes import Worker
 from pruner.tune.compare import benchmark
 from pruner.tune.compare.baselines import Baseline
-from pruner.tune.compare.benchmark import (
-    BenchmarkSettings,
-    _groups,
-    run_interleaved,
-    worst_output,
-)
+from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, worst_output
 from pruner.tune.compare.runners import timed_turn
 from tests.attack.faults import forked_from
 from tests.tune.compare import fakes
@@ -25,15 +22,8 @@ NOTHING = "output y is nothing but NaN: give inputs with numbers as outputs"
 
 @pytest.fixture(scope="module", autouse=True)
 def _server_of_contenders():
-    """Contenders are forked from a process that has imported their jobs.
-
-    A fresh interpreter, which limits of threads need, runs the library of test_build.
-    """
-    made = Worker
-
-    def forked(jobs, *, environment, **_):
-        return made(jobs, environment=environment)
-
+    """Contenders are forked; a fresh interpreter for each runs the library of test_build."""
+    forked = lambda jobs, *, environment, **_: Worker(jobs, environment=environment)  # noqa: E731
     with pytest.MonkeyPatch.context() as patch, forked_from([fakes.__name__]):
         patch.setattr(benchmark, "Worker", forked)
         yield
@@ -63,12 +53,8 @@ def test_a_slow_one_gets_three_turns_and_no_more_than_its_time(tmp_path, diary):
 def test_whoever_fails_is_left_out_with_the_reason(tmp_path, diary):
     told = []
     missing = Baseline(name="m", label="m", missing="x not installed; run: pip install x")
-    entries = [
-        fake("s", [1.0], diary, fails="start"),
-        fake("a", [1.0], diary),
-        fake("r", [1.0], diary, fails="run"),
-        missing,
-    ]
+    fails = (("s", {"fails": "start"}), ("a", {}), ("r", {"fails": "run"}))
+    entries = [*(fake(name, [1.0], diary, **how) for name, how in fails), missing]
     found = {row.name: row for row in run_interleaved(entries, tmp_path, SETTINGS, log=told.append)}
     assert found["a"].error is None
     assert found["s"].error == "exit status 1: no such library"
@@ -79,29 +65,21 @@ def test_whoever_fails_is_left_out_with_the_reason(tmp_path, diary):
     assert "m: left out, x not installed; run: pip install x" in told
 
 
-class Meter:
+def meter():
     """One contender uses 3 J a turn of 2 s, the next 5 J."""
-
-    name = "toy"
-
-    def __init__(self):
-        self.asked, self.used = 0, 0.0
-
-    def read(self):
-        self.used += (0, 3, 0, 5)[self.asked % 4]
-        self.asked += 1
-        return 2.0 * self.asked, self.used
+    reads = zip(count(2.0, 2.0), accumulate(cycle((0, 3, 0, 5))), strict=False)
+    return SimpleNamespace(name="toy", read=lambda: next(reads))
 
 
 def test_energy_is_counted_in_turns_of_its_own_after_the_others(tmp_path, diary):
     both = [fake("a", [1.0, 3.0], diary), fake("b", [2.0], diary)]
     settings = replace(SETTINGS, rounds=1, energy_s=2.0, energy_turns=2)
-    a, b = run_interleaved(both, tmp_path, settings, meter=Meter())
+    a, b = run_interleaved(both, tmp_path, settings, meter=meter())
     assert diary.read_text() == "ab" + "ab" + "abab"
     assert a.latencies_s == [1.0, 3.0]
     assert (a.watts, b.watts) == ([1.5, 1.5], [2.5, 2.5])
     assert (a.row()["watts"], a.row()["joules"]) == (1.5, 3.0)  # at its median of 2 s
-    alone = run_interleaved(both, tmp_path, replace(settings, energy_s=0.0), meter=Meter())
+    alone = run_interleaved(both, tmp_path, replace(settings, energy_s=0.0), meter=meter())
     assert "watts" not in alone[0].row()
 
 
@@ -117,7 +95,7 @@ def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, dia
     found = run_interleaved([a, b, t], tmp_path / "race", settings)
     assert [row.error for row in found] == [None] * 3
     assert diary.read_text() == "abt" * 2
-    names = [[one.name for one in group] for group in _groups([a, t, b, a, b], 2)]
+    names = [[one.name for one in group] for group in benchmark._groups([a, t, b, a, b], 2)]
     assert names == [["a"], ["t"], ["b", "a"], ["b"]]
     (tmp_path / "b").unlink()
     alone = run_interleaved([a], tmp_path / "race", replace(settings, prepare_s=0.2))
@@ -138,12 +116,6 @@ def test_outputs_are_compared_with_those_of_the_reference(tmp_path, diary):
     assert alone[0].relative_error is None
 
 
-def test_of_several_outputs_the_worst_counts(tmp_path):
-    np.savez(tmp_path / "a.npz", np.array([1.0]), np.array([2.0, 3.0]))
-    np.savez(tmp_path / "b.npz", np.array([1.0]), np.array([2.0, 4.0]))
-    assert worst_output(tmp_path / "a.npz", tmp_path / "b.npz")[0] == 0.25
-
-
 @pytest.mark.parametrize(
     ("found", "wanted", "rounds", "error", "where"),
     [
@@ -158,13 +130,7 @@ def test_of_several_outputs_the_worst_counts(tmp_path):
         ([0, 1, *[98] * 98], [1, 2, *[99] * 98], True, np.inf, "output y at 0 is 0, not 1"),
         ([True, True], [True, False], True, np.inf, "output y at 1 is True, not False"),
         ([0.0, 1.0] * 9, [1.0, 0.0] * 9, True, 1.0, "output y at 0 is 0.0, not 1.0"),
-        (
-            [0.0, 2.5, 32.0] * 2,
-            [0.0, 1.0, 32.0] * 2,
-            True,
-            1.5 / 32,
-            "output y at 1 is 2.5, not 1.0",
-        ),
+        ([0, 2.5, 32.0] * 2, [0, 1, 32.0] * 2, True, 1.5 / 32, "output y at 1 is 2.5, not 1.0"),
         ([0.0, 0.0, 32.0, 0.0, 1.0, 32.0], [0.0, 1.0, 32.0] * 2, True, 0.0, ""),
         ([True, False], [1.0, 0.0], False, np.inf, "output y is bool 2, not float64 2"),
         (np.int32([1]), np.int64([1]), False, 0.0, ""),
@@ -181,36 +147,31 @@ def test_the_worst_output_is_named_with_its_place(found, wanted, rounds, error, 
     assert found == (error, where.replace("output y", "output y of the second call"))
 
 
-def test_rounding_of_the_numbers_that_an_output_sums_is_right(tmp_path):
-    np.savez(tmp_path / "ours.npz", np.float32([3e-7, 1e-9]))
-    np.savez(tmp_path / "torch.npz", np.float32([-2e-9, 2e-9]))
-    files = (tmp_path / "ours.npz", tmp_path / "torch.npz")
-    assert worst_output(*files)[0] == pytest.approx(151)
-    assert worst_output(*files, scales=[0.5]) == (0.0, "")  # 5e-7
-    assert worst_output(*files, scales=[0.1])[0] == pytest.approx(151)
-    assert worst_output(*files, scales=[])[0] == pytest.approx(151)
+@pytest.fixture
+def worst(tmp_path):
+    """Compares lists of outputs."""
+
+    def found(ours, theirs, **how):
+        np.savez(tmp_path / "ours.npz", *ours)
+        np.savez(tmp_path / "torch.npz", *theirs)
+        return worst_output(tmp_path / "ours.npz", tmp_path / "torch.npz", **how)
+
+    return found
 
 
-def test_terms_that_stand_for_infinity_make_no_output_right(tmp_path):
-    np.savez(tmp_path / "ours.npz", np.float32([3e-4, 1.0]), np.int64([5]), np.float64([1e-6]))
-    np.savez(tmp_path / "torch.npz", np.float32([0.0, 1.0]), np.int64([6]), np.float64([2e-6]))
-    files = (tmp_path / "ours.npz", tmp_path / "torch.npz")
+def test_rounding_of_the_numbers_that_an_output_sums_is_right_but_for_infinities(worst):
+    both = [np.float32([3e-7, 1e-9])], [np.float32([-2e-9, 2e-9])]
+    assert worst(*both, scales=[0.5]) == (0.0, "")  # 5e-7
+    for how in ({}, {"scales": [0.1]}, {"scales": []}):
+        assert worst(*both, **how)[0] == pytest.approx(151)
+    both = [np.float32([3e-4, 1.0]), np.int64([5])], [np.float32([0.0, 1.0]), np.int64([6])]
     for scale in (1e9, np.inf):
-        assert worst_output(*files, scales=[scale, 0.0, 0.0])[0] == np.inf  # the integer
-    np.savez(files[0], np.float32([3e-4, 1.0]))
-    np.savez(files[1], np.float32([0.0, 1.0]))
-    assert worst_output(*files, scales=[1e9])[0] == pytest.approx(3e-4)
+        assert worst(*both, scales=[scale, 0.0])[0] == np.inf  # the integer
+    assert worst(both[0][:1], both[1][:1], scales=[1e9])[0] == pytest.approx(3e-4)
     # sums of float64 round less
-    np.savez(files[0], np.float64([1e-6]))
-    np.savez(files[1], np.float64([2e-6]))
-    assert worst_output(*files, scales=[10.0])[0] == pytest.approx(0.5)
-
-
-def test_another_number_of_outputs_is_told(tmp_path):
-    np.savez(tmp_path / "a.npz", np.ones(1))
-    np.savez(tmp_path / "b.npz", np.ones(1), np.ones(1))
-    wanted = (np.inf, "1 outputs, not 2")
-    assert worst_output(tmp_path / "a.npz", tmp_path / "b.npz") == wanted
+    doubles = [np.float64([1e-6])], [np.float64([2e-6])]
+    assert worst(*doubles, scales=[10.0])[0] == pytest.approx(0.5)
+    assert worst([np.ones(1)], [np.ones(1)] * 2) == (np.inf, "1 outputs, not 2")
 
 
 def turn(run_s, seconds):
@@ -224,9 +185,6 @@ def turn(run_s, seconds):
     return timed_turn(run, seconds, lambda: now)
 
 
-def test_the_first_run_of_a_turn_warms_up():
+def test_the_first_run_of_a_turn_warms_up_and_a_longer_run_is_the_turn():
     assert turn([0.25, 0.125, 0.125, 0.125, 9.0], 0.625) == [0.125, 0.125, 0.125]
-
-
-def test_a_run_longer_than_a_turn_is_the_turn():
     assert turn([0.75, 9.0], 0.5) == [0.75]

@@ -3,20 +3,19 @@
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.tune.deploy import apply_records as module
+from pruner.tune.deploy.apply_records import apply_records, check_tasks, keys_of
+from pruner.tune.run.database import Database
+from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks import lowered as networks
+from tests.tune.targets import A100, target_of
 
 pytestmark = pytest.mark.tvm
 
 
-def llvm(cores):
-    from pruner.tune.tvm_import import load_tvm
-
-    return load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": cores})
-
-
 @pytest.fixture(scope="module")
 def target():
-    return llvm(1)
+    return target_of(1)
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +30,6 @@ def tasks():
 
 def commit(folder, task, target, mark="any", seconds=1.0):
     """A record of the task's program as it is, with an annotation to know it again."""
-    from pruner.tune.run.database import Database
-    from pruner.tune.tvm_import import load_tvm
-
     schedule = load_tvm().s_tir.Schedule(task.module)
     block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
     schedule.annotate(block, "mark", mark)
@@ -46,27 +42,20 @@ def chosen(tasks, word):
 
 def test_functions_have_the_keys_of_the_tasks(lowered, tasks):
     """The hash by which TVM looks up survives extraction, printing and reading back."""
-    import tvm_ffi
-
-    from pruner.tune.deploy.apply_records import check_tasks, keys_of
-    from pruner.tune.tvm_import import load_tvm
-
     keys = keys_of(lowered)
     wanted = {name: task.key for name, task in tasks.items()}
     assert set(keys.values()) == set(wanted.values())
     check_tasks(keys, wanted)
-    tvm = load_tvm().tvm
+    ir, hashed = load_tvm().tvm.ir, load_tvm().ffi.structural_hash
     for task in tasks.values():
-        again = tvm.ir.load_json(tvm.ir.save_json(task.module))
-        assert f"{tvm_ffi.structural_hash(again) & (1 << 64) - 1:016x}" == task.key
+        again = ir.load_json(ir.save_json(task.module))
+        assert f"{hashed(again) & (1 << 64) - 1:016x}" == task.key
     first, *_ = sorted(wanted)
     with pytest.raises(PrunerError, match=rf"1 tuned tasks are gone \({first}\); 1 functions"):
         check_tasks(keys, {**wanted, first: "0" * 16})
 
 
 def test_what_was_measured_comes_before_what_was_drafted(lowered, tasks, target, tmp_path):
-    from pruner.tune.deploy.apply_records import apply_records
-
     products, sums = chosen(tasks, "matmul"), chosen(tasks, "reshape_add")
     measured, drafted = tmp_path / "measured", tmp_path / "drafted"
     for folder in (measured, drafted):
@@ -85,37 +74,19 @@ def test_what_was_measured_comes_before_what_was_drafted(lowered, tasks, target,
     assert text.count('"mark": "other"') == rest
 
 
-def test_nothing_is_applied_twice_or_lost(lowered, tasks, target, tmp_path, monkeypatch):
-    from pruner.tune.deploy import apply_records
-
-    commit(tmp_path, chosen(tasks, "matmul")[0], target)
-    monkeypatch.setattr(apply_records, "_applied", lambda module, *_: module)
+def test_no_record_is_lost_or_of_another_target(lowered, tasks, target, tmp_path, monkeypatch):
+    own, others = tmp_path / "own", tmp_path / "others"
+    for folder, device in ((own, target), (others, target_of(4))):
+        folder.mkdir()
+        commit(folder, chosen(tasks, "matmul")[0], device)
+    with pytest.raises(PrunerError, match="records of another target"):  # TVM would apply them
+        apply_records(lowered, target, {"measured": others}, by_rules=False)
+    monkeypatch.setattr(module, "_applied", lambda module, *_: module)
     with pytest.raises(PrunerError, match=r"did not apply the records of fused_matmul.*1 of 1"):
-        apply_records.apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
-
-
-def test_records_of_another_target_are_refused(lowered, tasks, target, tmp_path):
-    """TVM itself would apply them."""
-    from pruner.tune.deploy.apply_records import apply_records
-
-    commit(tmp_path, chosen(tasks, "matmul")[0], llvm(4))
-    with pytest.raises(PrunerError, match="records of another target"):
-        apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
-
-
-def test_an_empty_folder_applies_nothing(lowered, target, tmp_path):
-    from pruner.tune.deploy.apply_records import apply_records
-
-    _, applied = apply_records(lowered, target, {"measured": tmp_path}, by_rules=False)
-    assert applied.by_source == {"measured": 0}
-    assert applied.by_rules == 0
+        module.apply_records(lowered, target, {"measured": own}, by_rules=False)
 
 
 def test_on_a_gpu_rules_of_tvm_schedule_the_rest(lowered, tmp_path):
-    from pruner.tune.deploy.apply_records import apply_records
-    from pruner.tune.tvm_import import load_tvm
-
-    a100 = load_tvm().tvm.target.Target("nvidia/nvidia-a100")
-    _, applied = apply_records(lowered, a100, {}, by_rules=True)
+    _, applied = apply_records(lowered, target_of(A100), {}, by_rules=True)
     assert applied.by_rules + len(applied.untouched) == len(lowered.functions_items()) - 1
     assert all(name.startswith("reshape") for name in applied.untouched)  # views

@@ -1,42 +1,55 @@
 """A network as one library computes what torch does, in this process and in a fresh one."""
 
-import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from pruner.errors import PrunerError
-from pruner.paths import conf_folder
-from pruner.program.device import load_device
+from pruner.files import held
 from pruner.tune.compare.baselines import Resources
+from pruner.tune.compare.benchmark import BaselineTiming, worst_output
+from pruner.tune.compare.runners import TvmLibrary, save_outputs
+from pruner.tune.deploy import build, built_files, network
+from pruner.tune.deploy.apply_records import keys_of
+from pruner.tune.deploy.build import build_network, network_worker, write_reference
+from pruner.tune.deploy.built_files import WORK, deploying
+from pruner.tune.deploy.network import Deployed, cannot_run, deploy_network
+from pruner.tune.measure.jobs import RpcAddress
+from pruner.tune.measure.machine import platform_analyzer
+from pruner.tune.networks import request
+from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks, write_tasks
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.run.database import Database
+from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
+from tests.tune.networks import small_networks
+from tests.tune.networks.operators.against_torch import Function
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import platform_of, target_of
 
-pytestmark = pytest.mark.tvm
 HERE = "tests.tune.networks.small_networks"
 
 
 @pytest.fixture(scope="module")
 def platform():
-    from pruner.tune.measure.machine import make_platform
-
-    return make_platform(load_device(conf_folder() / "platform" / "cpu-sse4.yaml"))
+    return platform_of("cpu-sse4")
 
 
 def prepared(name, platform, folder):
     """A run folder as extraction leaves it, made in this process; `name` of a factory or a file."""
-    from pruner.tune.networks.extraction import TASKS, read_tasks, write_tasks
-    from pruner.tune.networks.request import REQUEST, NetworkRequest
-    from pruner.tune.networks.source import NetworkSource
-
     source = NetworkSource(name=name if "." in name else f"{HERE}:{name}")
     request = NetworkRequest(source=source, target=json.loads(platform.target_json))
     request.save(folder / REQUEST)
@@ -47,17 +60,12 @@ def prepared(name, platform, folder):
 @pytest.fixture
 def in_process(monkeypatch, quick_networks):
     """No worker process for the build: what is tested is what happens in it."""
-    from pruner.tune.deploy import build
-
     monkeypatch.setattr(build, "ask", lambda _, job, *given, **__: getattr(build, job)(*given))
 
 
 @pytest.fixture
 def runs_here(monkeypatch):
     """Nor for the run: the first test below has one, where neither torch nor this package is."""
-    from pruner.tune.compare.benchmark import BaselineTiming
-    from pruner.tune.compare.runners import TvmLibrary, save_outputs
-    from pruner.tune.deploy import network
 
     def ran(baselines, folder, _):
         (one,) = baselines
@@ -96,19 +104,11 @@ def of_the_page(folder):
     return OF_THE_PAGE.format(lines=lines)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["faint", *(pytest.param(n, marks=pytest.mark.slow) for n in ("two_outputs", "one_image"))],
-)
+@pytest.mark.tvm
+@some_slow("name", ["faint"], ["two_outputs", "one_image"])
 def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
-    """The fast case has outputs of a billionth; the slow cases have several outputs of reshapes
-    alone, and folded norms. All have measured and drafted records, and the loader of the run folder
-    runs with torch and this package out of reach."""
-    from pruner.tune.compare.benchmark import worst_output
-    from pruner.tune.deploy import built_files, network
-    from pruner.tune.run.database import Database
-    from pruner.tune.tvm_import import load_tvm
-
+    """Outputs of a billionth; slow: several outputs of reshapes alone, and folded norms.
+    The loader of the run folder runs with torch and this package out of reach."""
     tasks = prepared(name, platform, tmp_path)
     tuned = [task for task in tasks if task.tuned]
     measured = tuned[: max(1, len(tuned) // 2)]
@@ -151,9 +151,6 @@ def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_proc
 
 def exported(folder, factory="one_image"):
     """A ``.pt2`` file of a network, by default with folded norms."""
-    from tests.tune.networks import small_networks
-
-    torch = importlib.import_module("torch")
     network, inputs = getattr(small_networks, factory)()
     with torch.no_grad():
         torch.export.save(torch.export.export(network, inputs), folder / "net.pt2")
@@ -162,40 +159,27 @@ def exported(folder, factory="one_image"):
 
 def onnx_file(folder):
     """A convolution, a pool and a linear layer, written with ONNX's own helper."""
-    onnx = pytest.importorskip("onnx")
+    from tests.tune.networks.onnx_graphs import FLOAT, make, written
+
     pytest.importorskip("onnxruntime")
-    make, floats, rng = onnx.helper, onnx.TensorProto.FLOAT, np.random.default_rng(0)
     shapes = {"w": (8, 3, 3, 3), "b": (8,), "dense": (8, 5), "offset": (5,)}
-    graph = make.make_graph(
-        [
-            make.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
-            make.make_node("Relu", ["c"], ["r"]),
-            make.make_node("GlobalAveragePool", ["r"], ["p"]),
-            make.make_node("Flatten", ["p"], ["f"]),
-            make.make_node("Gemm", ["f", "dense", "offset"], ["y"]),
-        ],
-        "small",
-        [make.make_tensor_value_info("x", floats, [2, 3, 8, 8])],
-        [make.make_tensor_value_info("y", floats, [2, 5])],
-        [
-            onnx.numpy_helper.from_array(rng.standard_normal(shape, dtype=np.float32), name)
-            for name, shape in shapes.items()
-        ],
-    )
-    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, folder / "net.onnx")
-    return folder / "net.onnx"
+    rng = np.random.default_rng(0)
+    nodes = [
+        make.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        make.make_node("Relu", ["c"], ["r"]),
+        make.make_node("GlobalAveragePool", ["r"], ["p"]),
+        make.make_node("Flatten", ["p"], ["f"]),
+        make.make_node("Gemm", ["f", "dense", "offset"], ["y"]),
+    ]
+    constants = {n: rng.standard_normal(shape, dtype=np.float32) for n, shape in shapes.items()}
+    ends = [("x", FLOAT, [2, 3, 8, 8])], [("y", FLOAT, [2, 5])]
+    return written(folder / "net.onnx", nodes, *ends, constants)
 
 
-@pytest.mark.parametrize(
-    ("write", "products"), [pytest.param(exported, 4, marks=pytest.mark.slow), (onnx_file, 2)]
-)
-def test_a_file_becomes_a_library_that_computes_the_same(
-    write, products, platform, tmp_path, in_process, runs_here
-):
+@pytest.mark.tvm
+@some_slow(("write", "products"), [(onnx_file, 2)], [(exported, 4)])
+def test_a_file_becomes_a_right_library(write, products, platform, tmp_path, in_process, runs_here):
     """From the file to tasks and to a library; outputs compared with torch's, and onnxruntime's."""
-    from pruner.tune.deploy import built_files, network
-
     tasks = prepared(str(write(tmp_path)), platform, tmp_path)
     kinds = ("conv2d", "matmul")
     assert sum(t.weight for t in tasks if any(kind in t.name for kind in kinds)) == products
@@ -208,10 +192,9 @@ def test_a_file_becomes_a_library_that_computes_the_same(
     assert (tmp_path / built_files.LIBRARY).is_file()
 
 
+@pytest.mark.tvm
 def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, runs_here):
     """The network is in the run folder; outputs are compared where an earlier build kept them."""
-    from pruner.tune.deploy import built_files, network
-
     path = exported(tmp_path, "faint")
     prepared(str(path), platform, tmp_path)
     path.rename(tmp_path / "moved.pt2")
@@ -227,15 +210,9 @@ def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, 
     assert (tmp_path / built_files.LIBRARY).is_file()
 
 
+@pytest.mark.tvm
 def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_path, monkeypatch):
-    """The saved functions and constants are those that were lowered; without them, or where the
-    network's file is newer, it is lowered again, to the same functions."""
-    import os
-
-    from pruner.tune.deploy.apply_records import keys_of
-    from pruner.tune.networks import request
-    from pruner.tune.tvm_import import load_tvm
-
+    """Without the saved functions, or where the network's file is newer, it is lowered again."""
     lowered, lower = [], request.lowered_network
 
     def counted(asked):
@@ -264,13 +241,9 @@ def test_a_network_is_lowered_once_for_its_tasks_and_its_library(platform, tmp_p
     assert len(lowered) == 3
 
 
+@pytest.mark.tvm
 def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
-    from pruner.tune.deploy import build
-
-    def fail(*_, **__):
-        raise PrunerError("no")
-
-    monkeypatch.setattr(build, "ask", fail)
+    monkeypatch.setattr(build, "ask", Mock(side_effect=PrunerError("no")))
     earlier = tmp_path / "deploy.json"
     earlier.write_text("earlier", encoding="utf-8")
     library = tmp_path / "deploy" / "network.so"
@@ -280,18 +253,13 @@ def test_a_failed_build_leaves_the_earlier_result(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [earlier]
 
 
+@pytest.mark.tvm
 def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process, monkeypatch):
     """Nor is what was found of an earlier library left, which would be taken for this one's."""
-    from pruner.tune.deploy import built_files, network
-
     prepared("faint", platform, tmp_path)
-    found = (
-        built_files.DEPLOY_FILE,
-        built_files.LIBRARY,
-        built_files.COMPARISON_FILE,
-        built_files.REPORT,
-    )
-    for name in found:
+    files = ("DEPLOY_FILE", "LIBRARY", "COMPARISON_FILE", "REPORT")
+    found = [getattr(built_files, name) for name in files]
+    for name in (*found, "metrics.json"):
         (tmp_path / name).write_text("earlier", encoding="utf-8")
     ran = SimpleNamespace(error=None, latencies_s=[1.0], facts={"load_s": 1.0})
     monkeypatch.setattr(network, "run_interleaved", lambda *_: [ran])
@@ -300,58 +268,44 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     with pytest.raises(PrunerError, match=r"differ from torch's by 0.5.*remove .*lowered.json"):
         network.deploy_network(tmp_path, platform, None)
     assert not [name for name in found if (tmp_path / name).exists()]
+    assert (tmp_path / "metrics.json").exists()
     assert (tmp_path / "deploy" / built_files.LIBRARY).is_file()
 
 
+@pytest.mark.tvm
 def test_a_library_without_expected_outputs_is_told_of():
     """An ONNX file where onnxruntime is not installed: timed, but not compared."""
-    from pathlib import Path
-
-    from pruner.tune.deploy.network import Deployed
-
-    counts = {"tasks": 2, "applied": 1, "drafted": 1, "by_rules": 0, "untouched": []}
-    about = {
-        "target": "llvm",
-        "resources": Resources(threads=2),
-        "size_bytes": 2_000_000,
-        "seconds": {},
-    }
     found = Deployed(
-        library=Path("a.so"), **counts, **about, latencies_s=[0.5, 1.5, 1.0], notes=["why"]
-    )
+        library=Path("a.so"), target="llvm", resources=Resources(threads=2), size_bytes=2_000_000,
+        tasks=2, applied=1, drafted=1, by_rules=0, untouched=[], seconds={},
+        latencies_s=[0.5, 1.5, 1.0], notes=["why"],
+    )  # fmt: skip
     told = ["a.so: 2.0 MB, 1 measured, 1 drafted schedules", "1000 ms (median, 2 threads)", "why"]
     assert list(found.lines()) == told
     assert list(replace(found, relative_error=0.25).lines())[1] == f"{told[1]}, relative error 0.25"
 
 
-class Roots(torch.nn.Module):
-    """The square root of what is above 1; other inputs are below."""
-
-    def forward(self, x):
-        return torch.sqrt(x - 1)
-
-
 def roots():
-    return Roots(), torch.tensor([1.1, 1.2, 1.3])
+    """The square root of what is above 1; other inputs are below."""
+    return Function(lambda x: torch.sqrt(x - 1)), torch.tensor([1.1, 1.2, 1.3])
 
 
-class Table(torch.nn.Module):
+def in_order(ids):
     """A row of a table by numbers that ascend; other orders are refused."""
-
-    def forward(self, ids):
-        if not (ids.diff() > 0).all():
-            raise ValueError("not in order\nat all")
-        return ids * 2.0
+    if not (ids.diff() > 0).all():
+        raise ValueError("not in order\nat all")
+    return ids * 2.0
 
 
 def table():
-    return Table(), torch.tensor([1, 2, 5])
+    return Function(in_order), torch.tensor([1, 2, 5])
 
 
 def line():
     return torch.nn.Linear(3, 2), torch.ones(4, 3)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("name", "note"),
     [
@@ -361,9 +315,6 @@ def line():
     ],
 )
 def test_the_second_call_has_other_inputs_where_they_are_valid(name, note, tmp_path):
-    from pruner.tune.deploy.build import write_reference
-    from pruner.tune.networks.source import NetworkSource
-
     notes = write_reference(NetworkSource(name=f"{__name__}:{name}"), tmp_path, 1)
     both = "both compared calls have the same inputs; "
     assert notes == ([] if note is None else [both + note])
@@ -373,36 +324,23 @@ def test_the_second_call_has_other_inputs_where_they_are_valid(name, note, tmp_p
         assert all(np.isfinite(found[one]).all() for one in ("arr_0", "again_0"))
 
 
+@pytest.mark.tvm
 def test_inputs_of_a_file_are_positive_where_others_have_no_outputs(tmp_path):
-    from pruner.tune.deploy.build import write_reference
-    from pruner.tune.networks.source import NetworkSource
+    from tests.tune.networks.onnx_graphs import FLOAT, make, written
 
-    onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    make = onnx.helper
-    x, y = (
-        make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
-        for name, shape in (("x", [8]), ("y", []))
-    )
     nodes = [
         make.make_node("Log", ["x"], ["l"]),
         make.make_node("ReduceSum", ["l"], ["y"], keepdims=0),
     ]
-    model = make.make_model(
-        make.make_graph(nodes, "net", [x], [y]),
-        opset_imports=[make.make_opsetid("", 17)],
-        ir_version=9,
-    )
-    onnx.save(model, tmp_path / "net.onnx")
+    written(tmp_path / "net.onnx", nodes, [("x", FLOAT, [8])], [("y", FLOAT, [])])
     assert write_reference(NetworkSource(name=str(tmp_path / "net.onnx")), tmp_path, 1) == []
     with np.load(tmp_path / "inputs.npz") as given, np.load(tmp_path / "expected.npz") as found:
         np.testing.assert_allclose(found["arr_0"], np.log(given["arr_0"]).sum(), rtol=1e-5)
 
 
+@pytest.mark.tvm
 def test_outputs_of_an_earlier_build_are_not_compared(tmp_path, monkeypatch):
-    from pruner.tune.deploy import build
-    from pruner.tune.networks.source import NetworkSource
-
     for name in ("again.npz", "expected.npz"):
         (tmp_path / name).write_text("earlier", encoding="utf-8")
     monkeypatch.setattr(build, "_reference_runner", lambda *_: (None, "no runner"))
@@ -411,11 +349,9 @@ def test_outputs_of_an_earlier_build_are_not_compared(tmp_path, monkeypatch):
     assert [one.name for one in tmp_path.iterdir()] == ["inputs.npz"]
 
 
+@pytest.mark.tvm
 def test_no_run_where_the_device_is_not(platform, monkeypatch):
     """A remote CPU's library must not be run on this one."""
-    from pruner.tune.deploy.network import cannot_run
-    from pruner.tune.measure.jobs import RpcAddress
-
     remote = replace(platform, address=RpcAddress(host="h", port=1, key="k"))
     assert cannot_run(platform) is None
     assert cannot_run(remote) == "the device is behind a tracker"
@@ -423,20 +359,15 @@ def test_no_run_where_the_device_is_not(platform, monkeypatch):
     assert cannot_run(replace(platform, device="cuda")) == "no NVIDIA driver on this machine"
 
 
+@pytest.mark.tvm
 def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_process):
-    from pruner.tune.deploy.network import deploy_network
-    from pruner.tune.networks.extraction import TASKS
-
     with pytest.raises(PrunerError, match=r"no network\.json there"):
         deploy_network(tmp_path, platform, None)
     prepared("faint", platform, tmp_path)
     with pytest.raises(PrunerError, match="no task of this network has a measured program"):
         deploy_network(tmp_path, platform, None, draft=False)
-    from pruner.tune.tvm_import import load_tvm
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 7})
     with pytest.raises(PrunerError, match="was tuned for"):
-        deploy_network(tmp_path, replace(platform, target=target), None)
+        deploy_network(tmp_path, replace(platform, target=target_of(7)), None)
     rows = json.loads((tmp_path / TASKS).read_text(encoding="utf-8"))
     rows[0]["key"] = "0" * 16
     (tmp_path / TASKS).write_text(json.dumps(rows), encoding="utf-8")
@@ -447,12 +378,9 @@ def test_what_is_not_as_it_was_is_told_in_one_line(platform, tmp_path, in_proces
         deploy_network(tmp_path, platform, None)
 
 
+@pytest.mark.tvm
 @pytest.mark.slow
 def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform, tmp_path):
-    from pruner.tune.deploy.build import build_network, network_worker
-    from pruner.tune.networks.extraction import TASKS, extract_tasks
-    from pruner.tune.networks.source import NetworkSource
-
     library, log = tmp_path / "work" / "network.so", tmp_path / "deploy.log"
     with network_worker() as worker:
         source = NetworkSource(name=f"{HERE}:faint")
@@ -468,17 +396,30 @@ def test_a_worker_finds_tasks_and_builds_and_its_mistakes_are_one_line(platform,
             build_network(tmp_path, {}, library, log, worker=worker)
 
 
+@pytest.mark.tvm
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 def test_a_network_is_compiled_for_a_gpu_without_one(tmp_path, in_process):
     """Drafted and by TVM's rules; that it was not run is said."""
-    from pruner.tune.deploy.network import deploy_network
-    from pruner.tune.measure.machine import make_platform, platform_analyzer
-
-    a100 = make_platform(load_device(conf_folder() / "platform" / "a100.yaml"))
+    a100 = platform_of("a100")
     tasks = prepared("one_image", a100, tmp_path)
     deployed = deploy_network(tmp_path, a100, platform_analyzer(a100))
     assert deployed.drafted + deployed.by_rules == len(tasks)
     assert deployed.drafted >= len(tasks) - 1
     assert deployed.relative_error is None
     assert "compiled but not run" in deployed.notes[0]
+
+
+def test_two_do_not_build_at_once(tmp_path):
+    words = "import pathlib, sys; from pruner.tune.deploy.built_files import deploying\n"
+    words += "with deploying(pathlib.Path(sys.argv[1])):\n    print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", words, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        with pytest.raises(PrunerError, match=f"{WORK}: process {other.pid} .* works in it"):
+            deploying(tmp_path).__enter__()
+        with held(tmp_path):  # as tune.py does
+            pass
+        other.stdin.close()
+    with deploying(tmp_path), deploying(tmp_path):  # tune.py's last step is this process's own
+        pass

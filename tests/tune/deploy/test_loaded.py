@@ -4,15 +4,24 @@ import json
 import os
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from pruner import load
+from pruner.cli.tuning.optimize import _exported
 from pruner.errors import DataError, PrunerError
+from pruner.tune.deploy.build import build_here
+from pruner.tune.networks.extraction import write_tasks
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.source import NetworkSource
+from pruner.tune.tvm_import import load_tvm
 from tests.cli.tuning.modules import assert_alike, made
+from tests.tune.networks.test_signature import Nested, nested
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
@@ -20,12 +29,6 @@ TARGET = {"kind": "llvm", "mcpu": "x86-64-v2", "num-cores": 2}
 
 def library(folder, module, inputs, named=None):
     """A library without schedules, built in this process."""
-    from pruner.cli.tuning.optimize import _exported
-    from pruner.tune.deploy.build import build_here
-    from pruner.tune.networks.extraction import write_tasks
-    from pruner.tune.networks.request import REQUEST, NetworkRequest
-    from pruner.tune.networks.source import NetworkSource
-
     folder.mkdir(parents=True, exist_ok=True)
     torch.export.save(_exported(module, (inputs, named or {})), folder / "module.pt2")
     request = NetworkRequest(source=NetworkSource(name=str(folder / "module.pt2")), target=TARGET)
@@ -43,8 +46,6 @@ def two(tmp_path_factory):
 
 @pytest.fixture
 def network(two):
-    from pruner import load
-
     return load(two[2])
 
 
@@ -56,20 +57,8 @@ def test_it_says_its_inputs_and_keeps_the_structure_of_its_outputs(two, network)
     assert network.latency_s is network.folder is network.report is None
 
 
-@pytest.mark.slow  # nor is that of a library in the place of another, below
-def test_a_single_output_is_no_tuple(tmp_path):
-    from pruner import load
-
-    module, inputs = made("mlp")
-    with torch.no_grad():
-        assert_alike(load(library(tmp_path, module, inputs))(*inputs), module(*inputs))
-
-
 def test_arguments_are_taken_as_the_module_takes_them(tmp_path):
     """In their structure, with constants or without; flat, by the names of the tensors."""
-    from pruner import load
-    from tests.tune.networks.test_signature import Nested, nested
-
     _, (x, (b, none), named), keywords = nested()
     network = load(library(tmp_path, Nested(), (x, (b, none), named), keywords))
     wanted = Nested()(x, (b, none), named, **keywords)
@@ -99,8 +88,6 @@ def test_arguments_are_taken_as_the_module_takes_them(tmp_path):
 
 
 def test_tensors_by_position_are_given_by_name_too(tmp_path):
-    from pruner import load
-
     class Masked(nn.Module):
         def forward(self, x, scale=1.0, mask=None):
             return x * scale + mask
@@ -148,12 +135,15 @@ def test_what_lies_badly_is_copied_and_right(two, network, way):
     assert torch.equal(found, wanted)
 
 
-def test_outputs_of_a_call_survive_the_next(two, network):
+def test_outputs_of_a_call_survive_the_next_and_a_parameter_may_be_an_input(two, network):
     _, (word, image), _ = two
     first = network(word, image)["both"]
     kept = first.clone()
     network(word, torch.randn(4, 6))
     assert torch.equal(first, kept)
+    _, (word, image), _ = two
+    with torch.no_grad():
+        assert not network(word, image.clone().requires_grad_())["both"].requires_grad
 
 
 @pytest.mark.parametrize(
@@ -173,33 +163,17 @@ def test_what_does_not_fit_is_refused_in_one_line(two, network, change, told):
     assert "\n" not in str(refused.value)
 
 
-def test_without_gradients_a_parameter_is_an_input(two, network):
-    _, (word, image), _ = two
-    with torch.no_grad():
-        assert not network(word, image.clone().requires_grad_())["both"].requires_grad
-
-
 def test_threads_take_turns(two, network):
     _, (word, image), _ = two
-    wanted, found = network(word, image)["both"], []
-    threads = [
-        threading.Thread(target=lambda: found.append(network(word, image)["both"]))
-        for _ in range(4)
-    ]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert len(found) == 4
-    assert all(torch.equal(one, wanted) for one in found)
+    wanted = network(word, image)["both"]
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(lambda _: network(word, image)["both"], range(8)):
+            assert torch.equal(found, wanted)
 
 
 def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
     """TVM alone takes half of the processors; what the environment says wins and stays."""
-    from pruner.tune.tvm_import import load_tvm
-
     number, found = load_tvm().tvm.get_global_func("runtime.NumThreads"), []
-
     main, at_call = network._main, []
 
     def recorded(*given):
@@ -210,15 +184,14 @@ def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
 
     def call():
         network(*two[1])
-        found.append(number())
+        return number()
 
     for given in (None, "1"):
         monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
         if given:
             monkeypatch.setenv("TVM_NUM_THREADS", given)
-        thread = threading.Thread(target=call)
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            found.append(pool.submit(call).result())
         assert os.environ.get("TVM_NUM_THREADS") == given
     assert found == [min(2, os.cpu_count()), 1]
     # TVM reads it at every call, and with 1 it uses no pool: half of two processors
@@ -240,11 +213,7 @@ print(json.dumps([kinds, heavy]))
 """
 
 
-RUNTIME = {"TVM_USE_RUNTIME_LIB": "1"}
-WHOLE = pytest.param({}, marks=pytest.mark.slow, id="whole")
-
-
-@pytest.mark.parametrize("runtime", [WHOLE, pytest.param(RUNTIME, id="runtime")])
+@some_slow("runtime", [{"TVM_USE_RUNTIME_LIB": "1"}], [{}])
 def test_a_saved_library_runs_alone_without_torch(two, network, tmp_path, runtime):
     module, inputs, _ = two
     saved = network.save(tmp_path / "elsewhere" / "mine.so")
@@ -268,8 +237,6 @@ def test_a_saved_library_runs_alone_without_torch(two, network, tmp_path, runtim
 
 def test_a_library_in_the_place_of_another_is_read_anew(tmp_path):
     """The system knows libraries by name: the one that was opened first would come again."""
-    from pruner import load
-
     x, found = torch.ones(1, 4), []
     for value in (1.0, 2.0):
         module = nn.Linear(4, 4)
@@ -282,8 +249,6 @@ def test_a_library_in_the_place_of_another_is_read_anew(tmp_path):
 
 
 def test_what_is_no_library_of_a_network_is_told(tmp_path):
-    from pruner import load
-
     with pytest.raises(DataError, match="no such file"):
         load(tmp_path / "none.so")
     (tmp_path / "bad.so").write_text("nothing")

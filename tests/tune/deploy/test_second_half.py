@@ -3,13 +3,19 @@
 import json
 import os
 import signal
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.paths import conf_folder
-from pruner.program.device import load_device
+from pruner.tune.compiling import link
+from pruner.tune.deploy import build
+from pruner.tune.deploy.build import compiled
+from pruner.tune.networks.request import NetworkRequest, lowered_network
+from pruner.tune.networks.source import NetworkSource, inputs_of
+from pruner.tune.tvm_import import load_tvm
+from tests.tune.targets import platform_of, target_of
 
 pytestmark = pytest.mark.tvm
 NETWORK = "tests.tune.networks.small_networks:one_image"
@@ -18,11 +24,7 @@ NETWORK = "tests.tune.networks.small_networks:one_image"
 @pytest.fixture(scope="module")
 def lowered():
     """A platform, the source of a network, and its functions."""
-    from pruner.tune.measure.machine import make_platform
-    from pruner.tune.networks.request import NetworkRequest, lowered_network
-    from pruner.tune.networks.source import NetworkSource
-
-    platform = make_platform(load_device(conf_folder() / "platform" / "cpu-sse4.yaml"))
+    platform = platform_of("cpu-sse4")
     source = NetworkSource(name=NETWORK)
     request = NetworkRequest(source=source, target=json.loads(platform.target_json))
     return platform, source, lowered_network(request)[0]
@@ -30,10 +32,6 @@ def lowered():
 
 def outputs_of(executable, lowered, path, objects=None):
     """What a network computes as a library."""
-    from pruner.tune.compiling import link
-    from pruner.tune.networks.source import inputs_of
-    from pruner.tune.tvm_import import load_tvm
-
     platform, source, _ = lowered
     link(executable, platform.target, path, objects=objects)
     tvm = load_tvm().tvm
@@ -45,20 +43,13 @@ def outputs_of(executable, lowered, path, objects=None):
 @pytest.fixture(scope="module")
 def wanted(lowered, tmp_path_factory):
     """What the network computes that one process compiled."""
-    from pruner.tune.deploy.build import compiled
-
     platform, _, module = lowered
     place = tmp_path_factory.mktemp("whole") / "whole.so"
     return outputs_of(compiled(module, platform.target), lowered, place)
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_library_of_two_halves_computes_what_a_whole_one_does(
-    ended, lowered, wanted, tmp_path, monkeypatch
-):
-    from pruner.tune.deploy import build
-    from pruner.tune.deploy.build import compiled
-
+def test_two_halves_compute_what_a_whole_does(ended, lowered, wanted, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "_FEWEST", 2)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
     platform, _, module = lowered
@@ -73,48 +64,34 @@ def test_a_library_of_two_halves_computes_what_a_whole_one_does(
         np.testing.assert_array_equal(one, two)
 
 
-def functions(number):
-    """A module of equal functions."""
-    from tvm import te
-
-    from pruner.tune.tvm_import import load_tvm
-
-    a = te.placeholder((4,), name="a")
-    function = te.create_prim_func([a, te.compute((4,), lambda i: a[i] + 1.0, name="b")])
-    names = [f"add_{index}" for index in range(number)]
-    made = {name: function.with_attr("global_symbol", name) for name in names}
-    return load_tvm().tvm.IRModule(made)
+@pytest.fixture
+def four_functions():
+    tvm = load_tvm().tvm
+    a = tvm.te.placeholder((4,), name="a")
+    function = tvm.te.create_prim_func([a, tvm.te.compute((4,), lambda i: a[i] + 1.0, name="b")])
+    names = [f"add_{index}" for index in range(4)]
+    return tvm.IRModule({name: function.with_attr("global_symbol", name) for name in names})
 
 
-def test_a_build_goes_on_without_a_second_process(tmp_path, monkeypatch):
-    from pruner.tune.deploy import build
-    from pruner.tune.tvm_import import load_tvm
-
-    def start(_):
-        raise OSError(12, "Cannot allocate memory")
-
-    monkeypatch.setattr(build.Worker, "start", start)
+def test_a_build_goes_on_without_a_second_process(four_functions, tmp_path, monkeypatch):
+    failed = OSError(12, "Cannot allocate memory")
+    monkeypatch.setattr(build.Worker, "start", Mock(side_effect=failed))
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
-    target, module = load_tvm().tvm.target.Target({"kind": "llvm"}), functions(4)
-    half = build.SecondHalf(target, tmp_path / "half.o")
-    assert half.take(module).same_as(module)
+    half = build.SecondHalf(target_of("llvm"), tmp_path / "half.o")
+    assert half.take(four_functions).same_as(four_functions)
     assert half.objects() == []
     half.close()
 
 
-def test_errors_of_both_processes_are_told(tmp_path, monkeypatch, caplog):
-    from pruner.tune.deploy import build
-    from pruner.tune.tvm_import import load_tvm
-
+def test_errors_of_both_processes_are_told(four_functions, tmp_path, monkeypatch, caplog):
     def compile_(_):
         raise RuntimeError("LLVM cannot")
 
     monkeypatch.setattr(build.SecondHalf, "compile", compile_)
     monkeypatch.setattr(compile_, "__name__", "compile", raising=False)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
-    target = load_tvm().tvm.target.Target({"kind": "llvm"})
-    half = build.SecondHalf(target, tmp_path / "half.o")
-    half.take(functions(4))
+    half = build.SecondHalf(target_of("llvm"), tmp_path / "half.o")
+    half.take(four_functions)
     with pytest.raises(PrunerError, match="could not be built: LLVM cannot"):
         half.objects()
     half.close()

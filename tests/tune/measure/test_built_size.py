@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.models.analyzer.estimates import scratch_bytes
 from pruner.tune.measure.built_size import code_bytes
+from pruner.tune.measure.jobs import build
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_file, operator
 
 pytestmark = pytest.mark.tvm
 SCRIPT = """
@@ -35,10 +41,6 @@ def main(a: T.Buffer((64, 512), "float32"), b: T.Buffer((64, 512), "float32")):
 
 
 def built(folder, kind, cores):
-    from pruner.tune.measure.jobs import build
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_file
-
     path = folder / f"{kind}.py"
     path.write_text(SCRIPT.format(kind=kind))
     module, library = from_file(path)[0].module, folder / f"{kind}{cores}.so"
@@ -77,13 +79,6 @@ def test_code_is_the_executable_sections_that_readelf_lists(tmp_path):
 
 def test_the_engine_and_tvm_agree_on_scratch_memory(tmp_path, platform):
     """TVM may give a buffer the memory of another, never more than the buffers need."""
-    from pruner.models.analyzer.estimates import scratch_bytes
-    from pruner.tune.measure.jobs import build
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import operator
-
     workload = operator("conv2d", n=1, ci=8, h=8, w=8, co=8, kh=3, kw=3, stride=1, padding=1)
     found, quick = [], json.dumps({**json.loads(platform.target_json), "opt-level": 0})
     for design in design_spaces(workload.module, platform.target):

@@ -1,50 +1,44 @@
 """Devices that measure at the same time: how many, who sees which, what a lost one costs."""
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.tune.measure import machine
-from pruner.tune.measure.jobs import RpcAddress
+from pruner.tune.measure import jobs, machine
+from pruner.tune.measure.jobs import RpcAddress, Timing
 from pruner.tune.measure.machine import visible_gpus, with_devices
-from pruner.tune.measure.measurer import Platform
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.workloads import arguments
+from tests.tune.measure.test_measurer import candidate, program
+from tests.tune.measure.test_remote import free_port, serve, tracked, until
+from tests.tune.targets import target_of
 
 BOARD = RpcAddress(host="127.0.0.1", port=9190, key="board")
 GPU = Platform(target=None, device="cuda")
 
 
-def test_visible_gpus_are_those_of_the_environment(monkeypatch):
+def test_every_runner_sees_a_gpu_of_its_own_of_those_of_the_environment(monkeypatch):
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2, GPU-a"}) == ["2", "GPU-a"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     listed = ["GPU 0: NVIDIA H200 (UUID: GPU-x)", "  MIG 1g", "GPU 1: NVIDIA H200 (UUID: GPU-y)"]
     monkeypatch.setattr(machine, "nvidia_smi", lambda _: listed)
     assert visible_gpus({}) == ["0", "1"]
-
-
-def test_every_runner_sees_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(machine, "visible_gpus", lambda: ["4", "7", "9"])
     assert with_devices(GPU, 1, 3).environments == ({},)  # as ever
     assert [p["CUDA_VISIBLE_DEVICES"] for p in with_devices(GPU, 2, 3).environments] == ["4", "7"]
     assert len(with_devices(GPU, None, 3).environments) == 3
 
 
-def test_of_a_tracker_all_servers_or_so_many():
+def test_of_a_tracker_all_servers_or_so_many_but_no_more_than_there_are():
     board = replace(GPU, address=BOARD)
     found = with_devices(board, None, 3)
     assert (len(found.environments), found.address.devices) == (3, 3)
     assert len(with_devices(board, 2, 3).environments) == 2
-
-
-def test_more_than_there_are_is_told():
     with pytest.raises(PrunerError, match=r"measure.devices=4: there are 3"):
         with_devices(GPU, 4, 3)
     with pytest.raises(PrunerError, match="this machine's CPU is one device"):
@@ -52,47 +46,13 @@ def test_more_than_there_are_is_told():
     assert with_devices(Platform(target=None, device="cpu"), None, 1).environments == ({},)
 
 
-@contextlib.contextmanager
-def three_boards():
-    """Port of a tracker, and three servers of the key ``board``."""
-    from pruner.tune.measure import jobs
-    from tests.tune.measure.test_remote import OWN, free_port, ports, tracked
-
-    port = free_port()
-    with tracked(port, free_port()) as started:
-        for _ in range(2):
-            words = [*ports(free_port()), "--key", "board", "--tracker", f"127.0.0.1:{port}"]
-            python = [sys.executable, "-m", "tvm.exec.rpc_server"]
-            started.append(subprocess.Popen([*python, *words], **OWN))
-        address = replace(BOARD, port=port)
-        for _ in range(300):
-            if jobs.servers(address).get("board") == 3:
-                break
-            time.sleep(0.2)
-        else:
-            raise TimeoutError("no three servers at the tracker")
-        yield port, started[1:]
-
-
 @pytest.mark.tvm
 @pytest.mark.slow
 def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments
-    from tests.tune.measure.test_measurer import program
-
     # three tenths of a second a run, four runs (one is not counted)
     slow = program(tmp_path, "slow", 'T.evaluate(T.call_extern("int32", "usleep", 300000))')
     wrong = program(tmp_path, "wrong", 'T.evaluate(T.call_extern("int32", "abort"))')
     settings = MeasureSettings(timing=Timing(repeats=3, min_repeat_ms=1), run_timeout_s=60)
-
-    def candidate(module):
-        return Candidate(
-            space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module)
-        )
 
     def measured(platform, modules, disturb=lambda: None):
         with DeviceMeasurer(platform, settings, Phases()) as measurer:
@@ -104,9 +64,12 @@ def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
             found = list(measurer.results(batch, lambda *_: True, None))
             return [o.error for _, o in found], [n for n, _ in found], time.monotonic() - start
 
-    with three_boards() as (port, servers):
-        address = replace(BOARD, port=port)
-        board = Platform(target=load_tvm().tvm.target.Target("llvm"), device="cpu", address=address)
+    port = free_port()
+    address = replace(BOARD, port=port)
+    with tracked(port, free_port()) as started:
+        started += [serve(free_port(), port) for _ in range(2)]
+        until(lambda: jobs.servers(address).get("board") == 3, "no three servers at the tracker")
+        board = Platform(target=target_of("llvm"), device="cpu", address=address)
         many = [slow] * 9
         _, _, alone_s = measured(with_devices(board, 1, 3), many)
         errors, order, together_s = measured(with_devices(board, None, 3), many)
@@ -116,7 +79,7 @@ def test_three_servers_measure_at_once_in_order_and_one_may_die(tmp_path):
 
         def kill():
             time.sleep(1.0)  # all three are at work
-            os.killpg(servers[0].pid, signal.SIGKILL)
+            os.killpg(started[1].pid, signal.SIGKILL)
 
         errors, order, _ = measured(with_devices(board, None, 3), many, kill)
         assert sorted(errors, key=str) == [None] * 8 + ["run_no_device"]  # who was on it

@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+from functools import partial
+from unittest.mock import Mock
 
 import pytest
 
@@ -43,11 +45,13 @@ def test_packages_are_added_up_and_a_counter_may_wrap(tmp_path):
     assert meter.read()[1] - before == pytest.approx((50 + 200) * 1e-6)
 
 
-def test_a_machine_that_tells_nothing_has_no_meter(tmp_path):
+def test_a_machine_that_tells_nothing_has_no_meter_and_a_counter_that_is_gone_is_told(tmp_path):
     assert energy_meter("cpu", powercap=tmp_path) is None
     assert energy_meter("cuda", nvml="libno-such-driver.so") is None
     zone(tmp_path, "intel-rapl:0", 1).write_text("what?")
     assert energy_meter("cpu", powercap=tmp_path) is None
+    with pytest.raises(OSError, match="gone"):
+        count_energy(Mock(**{"read.side_effect": OSError("gone")}), {}, rest=lambda: None)
 
 
 @pytest.mark.parametrize(("visible", "joules"), [("0", 0.25), ("3,1", 1.0), ("GPU-x", 2.25)])
@@ -103,25 +107,14 @@ class FakeMeter:
 def test_joules_of_a_run_are_those_above_idling_in_turns():
     meter, order = FakeMeter(), []
 
-    def program(number, watts, runs):
-        def run():
-            order.append(number)
-            meter.use(watts)
-            return runs
+    def run(number, watts, runs):
+        order.append(number)
+        meter.use(watts)
+        return runs
 
-        return run
-
-    found = count_energy(
-        meter,
-        {
-            4: program(4, 15.0, 100),
-            9: program(9, 25.0, 400),
-            2: program(2, 9.0, None),
-            7: program(7, 3.0, 10),
-        },
-        rest=lambda: meter.use(5.0),
-        turns=2,
-    )
+    given = ((4, 15.0, 100), (9, 25.0, 400), (2, 9.0, None), (7, 3.0, 10))
+    programs = {one[0]: partial(run, *one) for one in given}
+    found = count_energy(meter, programs, rest=lambda: meter.use(5.0), turns=2)
     assert order == [4, 9, 2, 7, 4, 9, 7]  # the program that failed has no second turn
     assert found == {
         # (15 - 5) W x 2 s / 100 runs, and (25 - 5) x 2 / 400; one degree a window from 31 on
@@ -130,12 +123,3 @@ def test_joules_of_a_run_are_those_above_idling_in_turns():
         # less power than at rest: its energy is not below 0, it is unknown
         7: ProgramEnergy(joules=None, watts=3.0, temperature_c=38.0),
     }
-
-
-def test_a_counter_that_is_gone_is_told():
-    class Gone(FakeMeter):
-        def read(self):
-            raise OSError("gone")
-
-    with pytest.raises(OSError, match="gone"):
-        count_energy(Gone(), {}, rest=lambda: None)

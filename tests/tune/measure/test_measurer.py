@@ -8,7 +8,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pruner.tune.measure.measurer import never
+from pruner.errors import PrunerError
+from pruner.processes import Reply
+from pruner.tune.measure.jobs import RpcAddress, Timing, build, check, reference, run
+from pruner.tune.measure.machine import host_cpu
+from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings, Platform, never
+from pruner.tune.measure.numerics import Check, load_reference
+from pruner.tune.phases import Phases
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_file
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -30,41 +39,39 @@ def main(a: T.Buffer(({size},), "float32"), b: T.Buffer(({size},), "float32")):
     for i in T.serial(1):
         {body}
 """
-DOUBLE = """
+ELEMENTWISE = """
     for i in range({size}):
-        with T.sblock("double"):
+        with T.sblock("b"):
             vi = T.axis.spatial({size}, i)
-            b[vi] = a[vi] * T.float32({factor})
+            b[vi] = {value}
 """
 
 
 def program(folder, name, body, size=16):
-    from pruner.tune.workloads import from_file
-
     path = folder / f"{name}.py"
     path.write_text(SCRIPT.format(size=size, body=body))
     return from_file(path)[0].module
 
 
-def doubling(folder, factor=2, size=16):
-    name = f"times{factor}_{size}"
-    lines = SCRIPT.format(size=size, body="pass").split("    for i")[0]
+def elementwise(folder, name, value, size=4096):
     path = folder / f"{name}.py"
-    path.write_text(lines + DOUBLE.format(size=size, factor=factor).lstrip("\n"))
-    from pruner.tune.workloads import from_file
-
+    head = SCRIPT.format(size=size, body="pass").split("    for i")[0]
+    path.write_text(head + ELEMENTWISE.format(size=size, value=value).lstrip("\n"))
     return from_file(path)[0].module
+
+
+def doubling(folder, factor=2, size=16):
+    return elementwise(folder, f"times{factor}_{size}", f"a[vi] * T.float32({factor})", size)
+
+
+def candidate(module):
+    schedule = SimpleNamespace(mod=module)
+    return Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=schedule)
 
 
 @pytest.fixture(scope="module")
 def measurer():
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.machine import host_cpu
-    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "mcpu": host_cpu(), "num-cores": 1})
+    target = target_of({"kind": "llvm", "mcpu": host_cpu(), "num-cores": 1})
     settings = MeasureSettings(
         timing=Timing(repeats=2, min_repeat_ms=1), builders=1, run_timeout_s=2.0, memory_gib=2.0
     )
@@ -73,15 +80,15 @@ def measurer():
 
 
 def measured(measurer, modules, check=None, stopped=never):
-    from pruner.tune.measure.measurer import Candidate
-    from pruner.tune.workloads import arguments
-
-    candidates = [
-        Candidate(space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module))
-        for module in modules
-    ]
-    batch = measurer.begin(candidates, arguments(modules[0]))
+    batch = measurer.begin(list(map(candidate, modules)), arguments(modules[0]))
     return [o for _, o in measurer.results(batch, lambda *_: check is not None, check, stopped)]
+
+
+def reference_of(measurer, folder, module, name="reference"):
+    """The check against the results of a program."""
+    path = folder / f"{name}.npz"
+    assert measurer.reference(module, arguments(module), path) is None
+    return Check(expected=str(path), tolerance=1e-4)
 
 
 def test_every_failure_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
@@ -98,11 +105,6 @@ def test_every_failure_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
 
 
 def test_repeats_stop_once_they_agree(tmp_path):
-    from pruner.errors import PrunerError
-    from pruner.tune.measure.jobs import Timing, build, run
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments
-
     module, library = doubling(tmp_path), str(tmp_path / "doubling.so")
     build(load_tvm().tvm.ir.save_json(module), '{"kind": "llvm"}', library)
 
@@ -116,19 +118,11 @@ def test_repeats_stop_once_they_agree(tmp_path):
 
 
 def test_a_program_far_above_the_best_known_one_is_timed_once(measurer, tmp_path, monkeypatch):
-    from pruner.errors import PrunerError
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import Candidate
-    from pruner.tune.workloads import arguments
-
     module, known_s = doubling(tmp_path), iter([float("inf"), 1e3, 1e-12, 1e3])
     timing = Timing(repeats=4, min_repeat_ms=1, stop_above=1.5)
     monkeypatch.setattr(measurer, "_settings", replace(measurer._settings, timing=timing))
-    candidate = Candidate(
-        space=0, decisions=np.zeros(0, np.int64), schedule=SimpleNamespace(mod=module)
-    )
     # asked for one program after the other, when it is about to run
-    batch = measurer.begin([candidate] * 4, arguments(module), known_s.__next__)
+    batch = measurer.begin([candidate(module)] * 4, arguments(module), known_s.__next__)
     found = [o for _, o in measurer.results(batch, lambda *_: False, None)]
     assert [len(outcome.costs_s) for outcome in found] == [4, 4, 1, 4]
     with pytest.raises(PrunerError, match=r"measure.stop_above=0.9: it must be 1 or more"):
@@ -136,9 +130,6 @@ def test_a_program_far_above_the_best_known_one_is_timed_once(measurer, tmp_path
 
 
 def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
     ran, timed = [], measurer._timed
 
     def noted(path, *rest):
@@ -148,9 +139,7 @@ def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
     monkeypatch.setattr(measurer, "_timed", noted)
     good, other = doubling(tmp_path), doubling(tmp_path, factor=3)
     modules = [good, program(tmp_path, "crash", BAD["run_crash"]), other, good]
-    expected = tmp_path / "expected.npz"
-    measurer.reference(good, arguments(good), expected)
-    check = Check(expected=str(expected), tolerance=1e-5)
+    check = reference_of(measurer, tmp_path, good)
     found = measurer.in_turns(modules, arguments(good), check, 3)
     assert [outcome.error for outcome in found] == [None, "run_error", "wrong_result", None]
     assert [len(outcome.costs_s) for outcome in found] == [3, 0, 0, 3]
@@ -167,8 +156,6 @@ def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
 
 def test_only_programs_on_this_cpu_are_timed_with_priority():
     """Real-time priority would stall the system beside a driver, and serves nobody over RPC."""
-    from pruner.tune.measure.jobs import RpcAddress, Timing
-    from pruner.tune.measure.measurer import DeviceMeasurer, Platform
 
     def asked(*, priority=True, **platform):
         seen, timing = [], Timing(priority=priority)
@@ -193,10 +180,6 @@ def test_only_programs_on_this_cpu_are_timed_with_priority():
 
 def test_libraries_are_let_go(tmp_path):
     """A process may have 65,530 mappings, and a library takes five of them."""
-    from pruner.tune.measure.jobs import Timing, build, check, reference, run
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import arguments
-
     module, library = doubling(tmp_path), str(tmp_path / "doubling.so")
     build(load_tvm().tvm.ir.save_json(module), '{"kind": "llvm"}', library)
     given, expected = arguments(module), str(tmp_path / "expected.npz")
@@ -211,107 +194,50 @@ def test_memory_is_limited(measurer, tmp_path):
     body = (
         'T.evaluate(T.call_extern("handle", "TVMBackendAllocWorkspace", 1, 0, T.uint64({}), 2, 32))'
     )
-    outcomes = measured(
-        measurer,
-        [
-            program(tmp_path, "small", body.format(64)),
-            program(tmp_path, "large", body.format(8 << 30)),
-        ],
-    )
+    sizes = {"small": 64, "large": 8 << 30}
+    modules = [program(tmp_path, name, body.format(size)) for name, size in sizes.items()]
+    outcomes = measured(measurer, modules)
     assert [outcome.error for outcome in outcomes] == [None, "run_out_of_memory"]
 
 
-def test_a_wrong_result_does_not_count(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
-    good, wrong = doubling(tmp_path), doubling(tmp_path, factor=3)
-    path = tmp_path / "reference.npz"
-    assert measurer.reference(good, arguments(good), path) is None
-    right, bad = measured(measurer, [good, wrong], Check(expected=str(path), tolerance=1e-6))
-    assert right.error is None
-    assert (right.checked, bad.checked) == (True, False)
-    assert bad.error == "wrong_result"
-    assert "differs from the reference" in bad.message
-
-
-EXPONENTIAL = """
-    for i in range({size}):
-        with T.sblock("exp"):
-            vi = T.axis.spatial({size}, i)
-            b[vi] = {value}
-"""
-
-
-def elementwise(folder, name, value, size=4096):
-    from pruner.tune.workloads import from_file
-
-    path = folder / f"{name}.py"
-    head = SCRIPT.format(size=size, body="pass").split("    for i")[0]
-    path.write_text(head + EXPONENTIAL.format(size=size, value=value).lstrip("\n"))
-    return from_file(path)[0].module
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        # spans 17 magnitudes: zeros in three quarters are nothing beside the largest
+        ("T.exp(a[vi] * T.float32(20))", "T.if_then_else(a[vi] > T.float32(.5), {}, T.float32(0))"),
+        ("T.abs(a[vi])", "T.if_then_else(a[vi] == T.float32(0), T.float32(1), {})"),  # an edge
+        ("T.sqrt(a[vi])", "{} * T.float32(0.5)"),  # not defined below zero: checked above
+    ],
+)
+def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_path, good, bad):
+    modules = [
+        elementwise(tmp_path, "good", good), elementwise(tmp_path, "bad", bad.format(good))
+    ]  # fmt: skip
+    check = reference_of(measurer, tmp_path, modules[0])
+    assert ("sqrt" in good) == (list(load_reference(check.expected)) == ["positive"])
+    right, wrong = measured(measurer, modules, check)
+    assert (right.error, right.checked) == (None, True)
+    assert (wrong.error, wrong.checked) == ("wrong_result", False)
+    assert "differs from the reference" in wrong.message
 
 
-def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_path):
-    """exp(20 x) spans 17 magnitudes: zeros in three quarters are nothing beside the largest."""
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
-    whole = "T.exp(a[vi] * T.float32(20))"
-    part = f"T.if_then_else(a[vi] > T.float32(0.5), {whole}, T.float32(0))"
-    good = elementwise(tmp_path, "exp", whole)
-    modules = [good, elementwise(tmp_path, "part", part)]
-    path = tmp_path / "reference.npz"
-    assert measurer.reference(good, arguments(good), path) is None
-    check = Check(expected=str(path), tolerance=1e-4)
-    assert [o.error for o in measured(measurer, modules, check)] == [None, "wrong_result"]
-
-
-def test_a_kernel_that_is_wrong_at_an_edge_is_wrong(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
-    good = elementwise(tmp_path, "abs", "T.abs(a[vi])")
-    bad = elementwise(
-        tmp_path, "edge", "T.if_then_else(a[vi] == T.float32(0), T.float32(1), T.abs(a[vi]))"
-    )
-    path = tmp_path / "reference.npz"
-    assert measurer.reference(good, arguments(good), path) is None
-    found = measured(measurer, [good, bad], Check(expected=str(path), tolerance=1e-4))
-    assert [outcome.error for outcome in found] == [None, "wrong_result"]
-
-
-def test_an_operator_that_is_not_defined_below_zero_is_checked_above(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check, load_reference
-    from pruner.tune.workloads import arguments
-
-    root = elementwise(tmp_path, "sqrt", "T.sqrt(a[vi])")
-    wrong = elementwise(tmp_path, "half", "T.sqrt(a[vi]) * T.float32(0.5)")
-    path = tmp_path / "reference.npz"
-    assert measurer.reference(root, arguments(root), path) is None
-    assert list(load_reference(str(path))) == ["positive"]
-    found = measured(measurer, [root, wrong], Check(expected=str(path), tolerance=1e-4))
-    assert [outcome.error for outcome in found] == [None, "wrong_result"]
+def test_an_operator_that_is_defined_nowhere_has_no_reference(measurer, tmp_path):
     never = elementwise(tmp_path, "never", "T.sqrt(T.float32(-1) - T.abs(a[vi]))")
     assert "not numbers" in measurer.reference(never, arguments(never), tmp_path / "never.npz")
 
 
 def test_a_reference_that_is_gone_is_no_fault_of_the_program(measurer, tmp_path):
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
-    good, path = doubling(tmp_path), tmp_path / "reference.npz"
-    assert measurer.reference(good, arguments(good), path) is None
+    good = doubling(tmp_path)
+    check = reference_of(measurer, tmp_path, good)
+    path = Path(check.expected)
     path.write_bytes(path.read_bytes()[:300])
-    (outcome,) = measured(measurer, [good], Check(expected=str(path), tolerance=1e-6))
+    (outcome,) = measured(measurer, [good], check)
     assert (outcome.error, outcome.checked) == (None, False)
     assert "not checked" in outcome.message
 
 
 def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
     """It is computed on one core without schedule: minutes where a program takes milliseconds."""
-    from pruner.tune.workloads import arguments
-
     (worker,) = measurer._builders._workers
     monkeypatch.setattr(worker, "_timeout_s", 0.1)
     body = 'T.evaluate(T.call_extern("int32", "usleep", 500000))'
@@ -324,8 +250,6 @@ def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
 
 
 def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatch):
-    from pruner.processes import Reply
-
     lies, judge = ([-1e-3], [0.0], [float("nan")], [1e-3, float("inf")], []), measurer._outcome
     found = []
 
@@ -344,16 +268,11 @@ def test_timings_that_no_clock_gives_are_an_error(measurer, tmp_path, monkeypatc
 
 def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
     """The same outcomes where runs follow their builds by themselves."""
-    from pruner.tune.measure.jobs import Timing
-    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-
-    target = load_tvm().tvm.target.Target("llvm")
     settings = MeasureSettings(
         timing=Timing(repeats=1, min_repeat_ms=1), builders=2, exclusive=False, run_timeout_s=5.0
     )
-    with DeviceMeasurer(Platform(target=target, device="cpu"), settings, Phases()) as measurer:
+    platform = Platform(target=target_of("llvm"), device="cpu")
+    with DeviceMeasurer(platform, settings, Phases()) as measurer:
         assert measurer.lag == 1
         modules = [doubling(tmp_path), program(tmp_path, "bad", BAD["run_crash"])] * 2
         outcomes = measured(measurer, modules)
@@ -362,18 +281,14 @@ def test_measuring_waits_for_no_builds_on_a_device_of_its_own(tmp_path):
 
 def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
     """Tasks of equal shapes, and files whose content changes: a worker keeps what it has read."""
-    from pruner.tune.measure.numerics import Check
-    from pruner.tune.workloads import arguments
-
     modules = [doubling(tmp_path, factor) for factor in (2, 3)]
-    checks = []
-    for number, module in enumerate(modules):
-        path = tmp_path / f"reference-{number}.npz"
-        assert measurer.reference(module, arguments(module), path) is None
-        checks.append(Check(expected=str(path), tolerance=1e-5))
+    checks = [
+        reference_of(measurer, tmp_path, module, name=f"reference-{number}")
+        for number, module in enumerate(modules)
+    ]
     for i, module in enumerate(modules):
-        for j, check in enumerate(checks):
-            (outcome,) = measured(measurer, [module], check)
+        for j, one in enumerate(checks):
+            (outcome,) = measured(measurer, [module], one)
             assert (outcome.error is None) == (i == j), (i, j, outcome)
     last = tmp_path / "reference-1.npz"  # what was read last, with the results of another task now
     last.write_bytes((tmp_path / "reference-0.npz").read_bytes())
@@ -382,8 +297,6 @@ def test_each_task_is_checked_against_its_own_reference(measurer, tmp_path):
 
 
 def test_no_program_is_timed_while_a_reference_is_computed(measurer, tmp_path, monkeypatch):
-    from pruner.tune.workloads import arguments
-
     module, ends = doubling(tmp_path), []
 
     def slow(*_):
@@ -417,15 +330,12 @@ def test_what_fails_when_the_run_is_asked_to_end_is_no_outcome(measurer, tmp_pat
 
 
 def test_what_is_built_lies_in_a_folder_of_ours_that_is_cleared(tmp_path):
-    from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.tvm_import import load_tvm
-
-    target, folder = load_tvm().tvm.target.Target("llvm"), tmp_path / "run" / "builds"
+    folder = tmp_path / "run" / "builds"
     (folder / "tmp123").mkdir(parents=True)
     (folder / "7.so").write_text("of a start that was killed")
     (folder / "link").symlink_to(tmp_path)
-    settings, platform = MeasureSettings(builders=1), Platform(target=target, device="cpu")
+    settings = MeasureSettings(builders=1)
+    platform = Platform(target=target_of("llvm"), device="cpu")
     with DeviceMeasurer(platform, settings, Phases(), folder) as measurer:
         assert list(folder.iterdir()) == []
         assert folder.stat().st_mode & 0o777 == 0o700

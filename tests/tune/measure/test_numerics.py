@@ -1,19 +1,12 @@
-"""How far a result may be from the reference."""
+"""Arithmetic of measuring: how far a result may be from the reference, when repeats end."""
 
 import numpy as np
 import pytest
 
 from pruner.processes import NoReference
-from pruner.tune.measure.numerics import (
-    inputs,
-    load_reference,
-    other_inputs,
-    relative_error,
-    save_reference,
-    step_of,
-    tolerance,
-    worst_error,
-)
+from pruner.tune.measure import numerics
+from pruner.tune.measure.numerics import inputs, load_reference, save_reference, step_of, tolerance
+from pruner.tune.measure.repeats import AdaptiveRepeats
 
 
 @pytest.mark.parametrize(
@@ -30,10 +23,13 @@ from pruner.tune.measure.numerics import (
         ([np.inf], [-np.inf], np.inf),
         ([np.inf, 1.0], [1.0, np.inf], np.inf),
         ([], [], 0.0),
+        # neither wraps nor overflows
+        (np.uint8([1]), np.uint8([2]), 0.5),
+        (np.float16([60000, -60000]), np.float16([-60000, 60000]), 2.0),
     ],
 )
 def test_the_error_by_hand(found, wanted, expected):
-    assert relative_error(np.array(found), np.array(wanted)) == expected
+    assert numerics.relative_error(np.array(found), np.array(wanted)) == expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +49,7 @@ def test_the_error_by_hand(found, wanted, expected):
     ],
 )
 def test_the_worst_element_by_hand(found, wanted, expected):
-    assert worst_error(np.array(found), np.array(wanted)) == pytest.approx(expected)
+    assert numerics.worst_error(np.array(found), np.array(wanted)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("dtype", "terms"), [("float32", 4096), ("float16", 512)])
@@ -70,9 +66,9 @@ def test_sums_in_another_order_are_right_and_a_lost_term_is_not(dtype, terms):
 
     forward, backward = summed(range(terms)), summed(reversed(range(terms)))
     limit = tolerance([((2,), dtype)])
-    assert 0 < worst_error(backward, forward) < limit
+    assert 0 < numerics.worst_error(backward, forward) < limit
     if dtype == "float32":
-        assert worst_error(summed(range(terms - 1)), forward) > limit
+        assert numerics.worst_error(summed(range(terms - 1)), forward) > limit
 
 
 def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
@@ -86,7 +82,7 @@ def test_what_is_saved_is_read_and_damage_is_no_reference(tmp_path):
     short = np.array([0.5, 3.0], pytest.importorskip("ml_dtypes").bfloat16)
     save_reference(tmp_path / "bfloat16.npz", {"signed": [short]})
     (stored,) = load_reference(str(tmp_path / "bfloat16.npz"))["signed"]
-    assert worst_error(short, stored) == 0
+    assert numerics.worst_error(short, stored) == 0
     whole = path.read_bytes()
     for cut in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:cut])
@@ -114,12 +110,6 @@ def test_kinds_of_inputs():
     for edge in (0.0, 1.0, -1.0):
         assert 200 < (edges[0] == edge).sum() < 500
     assert 600 < ((edges[0] != 0) & (np.abs(edges[0]) < 1e-3)).sum() < 1400
-
-
-def test_unsigned_and_half_precision_do_not_wrap_or_overflow():
-    assert relative_error(np.array([1], np.uint8), np.array([2], np.uint8)) == 0.5
-    big = np.array([60000, -60000], np.float16)
-    assert relative_error(big, -big) == 2.0
 
 
 def test_integers_must_be_exact_and_the_coarsest_type_decides():
@@ -162,7 +152,7 @@ def test_other_inputs_are_others_and_as_valid():
     """Rows are exchanged; a constant input becomes random, indices stay those that were given."""
     ids, image = np.array([[3, 1, 7]]), np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)
     mask, ones, none = np.array([True, False]), np.ones((2, 2)), np.zeros((0, 3), np.float32)
-    found = other_inputs([ids, image, mask, ones, none, np.array(5), np.float32(2)])
+    found = numerics.other_inputs([ids, image, mask, ones, none, np.array(5), np.float32(2)])
     np.testing.assert_array_equal(found[0], [[7, 3, 1]])
     np.testing.assert_array_equal(found[1], 0.75 * np.array([[[[2, 3], [0, 1]]]]))
     np.testing.assert_array_equal(found[2], [False, True])
@@ -170,3 +160,34 @@ def test_other_inputs_are_others_and_as_valid():
     assert (found[4].shape, found[5]) == ((0, 3), 5)
     assert all(isinstance(a, np.ndarray) for a in found)
     assert [a.dtype for a in found[:4]] == [a.dtype for a in (ids, image, mask, ones)]
+
+
+def test_repeats_stop_after_three_when_they_agree():
+    # Speeds 100, 100, 110: mean 103.3, deviation 4.7, variation 0.046 < 0.1.
+    costs = np.array([1 / 100, 1 / 100, 1 / 110, 1.0, 1.0])
+    rule = AdaptiveRepeats()
+    assert rule.num_repeats(costs) == 3
+    assert rule.latency_s(costs) == pytest.approx(1 / 100)  # the middle one of three
+    # both reasons end the repeats
+    assert AdaptiveRepeats(above_s=1 / 99).num_repeats(costs) == 3
+    assert AdaptiveRepeats(above_s=1 / 101).num_repeats(costs) == 1
+
+
+def test_repeats_go_on_while_they_vary_and_two_are_never_cut():
+    # Three: 100, 50, 100 vary by 0.28. Four: 100, 50, 100, 100 by 0.25. Five without the fastest
+    # and the slowest: 100, 100, 100 by 0.
+    speeds = np.array([100, 50, 100, 100, 100, 100, 100.0])
+    assert AdaptiveRepeats().num_repeats(1 / speeds) == 5
+    assert AdaptiveRepeats(cv_limit=0.27).num_repeats(1 / speeds) == 4
+    assert AdaptiveRepeats().num_repeats(1 / speeds[:4]) == 4  # all there are
+    for costs in ([2.0], [2.0, 4.0]):
+        assert AdaptiveRepeats().num_repeats(np.array(costs)) == len(costs)
+        assert AdaptiveRepeats().latency_s(np.array(costs)) == np.mean(costs)
+
+
+def test_a_program_above_the_limit_has_one_repeat():
+    rule = AdaptiveRepeats(cv_limit=None, above_s=2.0)
+    assert rule.num_repeats(np.array([2.1, 1.0, 1.0])) == 1
+    assert rule.num_repeats(np.array([2.0, 9.0, 9.0])) == 3  # the first is not above: all are made
+    assert rule.latency_s(np.array([2.1, 1.0, 1.0])) == 2.1
+    assert AdaptiveRepeats(cv_limit=None).num_repeats(np.array([2.1, 1.0, 1.0])) == 3

@@ -4,14 +4,15 @@ import logging
 
 import pytest
 
+from pruner.tune.workloads import from_operator
+
 SIZES = {"operator": "matmul", "m": 64, "n": 64, "k": 64, "epilogue": ["relu"]}
 LOG = "tvm.s_tir.meta_schedule"
 
 
 @pytest.fixture(autouse=True)
 def quiet():
-    """TVM's logger as it was: pytest hangs nameless handlers, which TVM cannot take, on loggers
-    that do not propagate."""
+    """TVM's logger as it was: TVM takes no nameless handlers, which pytest hangs on it."""
     logger = logging.getLogger(LOG)
     before = logger.level
     logger.setLevel(logging.INFO)
@@ -25,6 +26,4 @@ def quiet():
 
 @pytest.fixture(scope="module")
 def module():
-    from pruner.tune.workloads import from_operator
-
     return from_operator(SIZES).module

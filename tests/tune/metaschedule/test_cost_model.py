@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.tune.metaschedule.tasks import cpu, opened
+from pruner.tune.metaschedule import cost_model
+from pruner.tune.tvm_import import load_tvm
+from tests.tune.metaschedule.test_strategy import cpu, opened
 
 pytestmark = pytest.mark.tvm
 
@@ -11,8 +13,7 @@ pytestmark = pytest.mark.tvm
 @pytest.fixture(scope="module")
 def measured(module):
     """Space, context, decision vectors and TVM's candidates of them."""
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     space, context = opened(module, cpu())
     rows = space.sample(96, np.random.default_rng(0))
     candidates = [ms.MeasureCandidate(one, []) for one in space.instantiate(rows)]
@@ -20,14 +21,11 @@ def measured(module):
 
 
 def result(seconds):
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     return ms.runner.RunnerResult([seconds], None)
 
 
 def test_before_any_measurement_it_orders_as_the_analyzer_does(measured):
-    from pruner.tune.metaschedule import cost_model
-
     space, context, rows, candidates = measured
     scores = cost_model(seed=0).predict(context, candidates)
     assert scores.shape == (96,)
@@ -37,8 +35,6 @@ def test_before_any_measurement_it_orders_as_the_analyzer_does(measured):
 
 
 def test_it_learns_from_results(measured):
-    from pruner.tune.metaschedule import cost_model
-
     _, context, rows, candidates = measured
     seconds = 1e-3 / (1 + rows[:, 8])  # a factor of a tile; the analyzer does not know
     model = cost_model(seed=0, prior=0)
@@ -57,8 +53,6 @@ def order(scores, truth):
 
 
 def test_scores_of_one_round_compare(measured):
-    from pruner.tune.metaschedule import cost_model
-
     _, context, _, candidates = measured
     model = cost_model(seed=0)
     model.update(context, candidates[:16], [result(1e-3 * (1 + n)) for n in range(16)])
@@ -67,9 +61,7 @@ def test_scores_of_one_round_compare(measured):
 
 
 def test_mutations_that_no_vector_holds_get_a_score(measured):
-    from pruner.tune.metaschedule import cost_model
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     space, context, _, candidates = measured
     mutator = ms.mutator.MutateParallel(max_jobs_per_core=16)
     mutator._initialize_with_tune_context(context)
@@ -81,7 +73,6 @@ def test_mutations_that_no_vector_holds_get_a_score(measured):
 
 
 def test_tvms_evolutionary_search_tunes_with_it(module, tmp_path):
-    from pruner.tune.metaschedule import cost_model
     from tests.tune.metaschedule.fakes import measuring, ms
 
     fakes = measuring()

@@ -6,21 +6,20 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
+from pruner.tune.metaschedule import search_strategy, warm_worker
+from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
 
 def test_the_example_tunes_an_operator_that_computes_what_it_should(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "docs/examples/metaschedule_plugin.py", str(tmp_path), "6"],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [sys.executable, "docs/examples/metaschedule_plugin.py", str(tmp_path), "6"]
+    how = {"cwd": REPOSITORY, "env": os.environ | {"PYTHONPATH": str(REPOSITORY)}}
+    done = subprocess.run(words, **how, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("us, as NumPy computes it")
     assert len((tmp_path / "database_tuning_record.json").read_text().splitlines()) == 6
@@ -28,12 +27,6 @@ def test_the_example_tunes_an_operator_that_computes_what_it_should(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")  # of the front end and of torch.export
 def test_a_network_is_tuned_and_computes_what_torch_does(tmp_path):
-    import torch
-    from torch import nn
-
-    from pruner.tune.metaschedule import search_strategy, warm_worker
-    from pruner.tune.tvm_import import load_tvm
-
     tvm, _, _, ms = load_tvm()
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program

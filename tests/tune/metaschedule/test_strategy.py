@@ -1,4 +1,4 @@
-"""Our search inside TVM's tuning, whose builder and runner are fakes: no process is started."""
+"""Our search inside TVM's tuning, without processes; which described device a target means."""
 
 from types import SimpleNamespace
 
@@ -6,22 +6,43 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from tests.tune.metaschedule.tasks import cpu, opened
+from pruner.search.decision_search import decision_search
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.history import History
+from pruner.search.policy import RoundSettings
+from pruner.tune.measure.machine import platform_analyzer
+from pruner.tune.metaschedule import search_strategy, session
+from pruner.tune.metaschedule.session import outcomes, platform_of
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.union import Traces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_operator
+from tests.tune.run.test_loop import SEEN, Listening
+from tests.tune.targets import open_designs, target_of
 
 pytestmark = pytest.mark.tvm
 
 
-def small():
-    from pruner.search.explorer import ExplorerSettings
-    from pruner.search.policy import RoundSettings
+def cpu(mcpu="haswell"):
+    return target_of({"kind": "llvm", "mcpu": mcpu, "num-cores": 2})
 
+
+def opened(module, target):
+    ms = load_tvm().meta_schedule
+    how = {"space_generator": "post-order-apply", "num_threads": 1, "rand_state": 1}
+    context = ms.TuneContext(mod=module, target=target, **how)
+    made = session.MetaScheduleSession(platform=None, analyzer=None, model=None, seed=0)
+    task = session.MetaScheduleTask.of(context)
+    return made.open(task, task.designs(context.generate_design_space())), context
+
+
+def small():
     some = ExplorerSettings(population=48, generations=1, keep=32)
     return RoundSettings(draft=some, verify=some, random_sample=32, draft_leads=True)
 
 
 def tune(module, folder, trials, *, fakes=None, target=None, batch=6, **options):
     """The programs that were measured, and the database."""
-    from pruner.tune.metaschedule import search_strategy
     from tests.tune.metaschedule.fakes import measuring, ms
 
     fakes = fakes or measuring()
@@ -49,26 +70,14 @@ def test_a_budget_is_spent_on_distinct_programs(module, tmp_path):
 
 
 def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
-    from pruner.search.decision_search import decision_search
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.metaschedule.session import MetaScheduleSession, platform_of
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.opening import open_spaces
-
     analyzer = platform_analyzer(platform_of(cpu(), None, print))
-    space = open_spaces(
-        design_spaces(module, cpu()), name="main", analyzer=analyzer, learns=False,
-        phases=Phases(), log=print,
-    )  # fmt: skip
+    space = open_designs(design_spaces(module, cpu()), analyzer, name="main")
     rng = np.random.default_rng([3, *b"main"])
     ours = decision_search(space, small(), space.draft_score, None, rng).propose(8)
-    assert [one.schedule.mod.script() for one in ours] == tune(
-        module, tmp_path, 8, batch=8, seed=3
-    )[0]
-    assert MetaScheduleSession(platform=None, analyzer=None, model=None, seed=3).analyzer(
-        cpu(), print
-    )
+    theirs, _ = tune(module, tmp_path, 8, batch=8, seed=3)
+    assert [one.schedule.mod.script() for one in ours] == theirs
+    made = session.MetaScheduleSession(platform=None, analyzer=None, model=None, seed=3)
+    assert made.analyzer(cpu(), print)
 
 
 def test_seeds(module, tmp_path):
@@ -84,15 +93,10 @@ def test_what_a_database_has_counts_as_measured(module, tmp_path):
     assert len(database) == 24
     assert "main: 12 programs of the database count as measured" in said(tmp_path)
     # the latencies, too: the best of before is where evolution starts from
-    from pruner.search.history import History
-    from pruner.tune.metaschedule.session import MetaScheduleTask, know_earlier
-    from pruner.tune.spaces.union import Traces
-
     space, context = opened(module, cpu())
     history = History(space)
-    know_earlier(
-        database, MetaScheduleTask.of(context), SimpleNamespace(know=history.add), Traces(space)
-    )
+    task, known = session.MetaScheduleTask.of(context), SimpleNamespace(know=history.add)
+    session.know_earlier(database, task, known, Traces(space))
     records = [list(map(float, r.run_secs)) for r in database.get_all_tuning_records()]
     latency_s = history.latency_s.tolist()
     assert latency_s == [np.inf if s[0] > 1e9 else s[0] for s in records]
@@ -108,36 +112,17 @@ def test_records_of_another_target_do_not_count(module, tmp_path):
     assert len(set(first) & set(other)) < 6  # another analyzer drafts other programs
 
 
-class Listening:
-    """A model that only notes which tasks it learned of, and how many programs."""
-
-    ranker, dataflow, reads_draft = None, "paper", False
-
-    def __init__(self):
-        self.met, self.learned = [], []
-
-    def set_reference_population(self, key, population):
-        self.met.append(key.task)
-
-    def learn(self, store):
-        names = [key.task.partition("-")[0] for key in store.keys]
-        self.learned.append((sorted(names), store.num_programs))
-
-
 def test_all_tasks_share_one_model(tmp_path):
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     tvm = load_tvm().tvm
     functions = {
         f"f{k}": from_operator({"operator": "matmul", "m": 32, "n": 32, "k": k}).module["main"]
         for k in (16, 32)
     }
-    model = Listening()
-    tune(tvm.IRModule(functions), tmp_path, 24, model=model)
-    assert len(model.met) == 2
-    names, number = model.learned[-1]
-    assert names == ["f16", "f32"]
+    SEEN.clear()
+    tune(tvm.IRModule(functions), tmp_path, 24, model=Listening())
+    assert len([one for one in SEEN if one[0] == "meet"]) == 2
+    *_, (_, names, number) = [one for one in SEEN if one[0] == "learn"]
+    assert sorted(name.partition("-")[0] for name in names) == ["f16", "f32"]
     assert number >= 12
 
 
@@ -155,9 +140,7 @@ def test_builders_that_never_start_blame_no_program(module, tmp_path):
 
 
 def test_a_round_of_timeouts_alone_tells_of_no_program():
-    from pruner.tune.metaschedule.session import outcomes
-    from tests.tune.metaschedule.fakes import ms
-
+    ms = load_tvm().meta_schedule
     slow = ms.runner.RunnerResult(None, "LocalBuilder: Timeout, killed after 30.0 seconds")
     told = []
     assert not any(one.concerns_program for one in outcomes([slow] * 3, told.append))
@@ -168,21 +151,19 @@ def test_a_round_of_timeouts_alone_tells_of_no_program():
     assert len(told) == 1
 
 
-def test_failures_of_programs_are_told_apart():
-    from pruner.tune.metaschedule.session import outcomes
-    from tests.tune.metaschedule.fakes import ms
-
-    def kind(message):
-        result = ms.runner.RunnerResult(None, message)
-        good = ms.runner.RunnerResult([0.25, 0.75], None)
-        found = outcomes([result, good], print)
-        assert found[1].latency_s == 0.5
-        return found[0].error
-
-    assert kind("LocalBuilder: Timeout, killed after 30.0 seconds") == "build_timeout"
-    assert kind("LocalBuilder: An exception occurred\nRPCRunner: no") == "build_error"
-    assert kind("LocalRunner: Timeout, killed after 30 seconds") == "run_timeout"
-    assert kind("RPCRunner: An exception occurred") == "run_error"
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("LocalBuilder: Timeout, killed after 30.0 seconds", "build_timeout"),
+        ("LocalBuilder: An exception occurred\nRPCRunner: no", "build_error"),
+        ("LocalRunner: Timeout, killed after 30 seconds", "run_timeout"),
+        ("RPCRunner: An exception occurred", "run_error"),
+    ],
+)
+def test_failures_of_programs_are_told_apart(message, kind):
+    result = load_tvm().meta_schedule.runner.RunnerResult
+    bad, good = outcomes([result(None, message), result([0.25, 0.75], None)], print)
+    assert (bad.error, good.latency_s) == (kind, 0.5)
 
 
 def test_a_space_that_the_engine_refuses_is_replayed(module, tmp_path):
@@ -198,19 +179,63 @@ def test_a_space_that_the_engine_refuses_is_replayed(module, tmp_path):
     assert len(set(programs)) == len(programs) == 7  # all there are: 64 = 2 ** 6
 
 
-def test_a_target_that_nobody_described_ends_in_one_line(module, tmp_path):
-    from pruner.tune.tvm_import import load_tvm
-
-    arm = load_tvm().tvm.target.Target(
-        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 2}
-    )
+def test_an_undescribed_target_and_an_unknown_model_end_in_one_line(module, tmp_path):
+    arm = target_of({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "num-cores": 2})
     with pytest.raises(PrunerError, match="no described device fits; platform= one of cpu"):
         tune(module, tmp_path, 4, target=arm)
     assert len(tune(module, tmp_path / "named", 4, target=arm, platform="cpu-avx2")[0]) == 4
-
-
-def test_an_unknown_model_is_refused():
-    from pruner.tune.metaschedule import search_strategy
-
     with pytest.raises(PrunerError, match="model=mlp: choose pacm, xgboost, None"):
         search_strategy(model="mlp")
+
+
+def found(target, name=None):
+    told = []
+    return platform_of(target_of(target), name, told.append), told
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ({"kind": "llvm", "mcpu": "nehalem"}, "cpu-sse4"),
+        ({"kind": "llvm", "mcpu": "haswell"}, "cpu-avx2"),
+        ({"kind": "llvm", "mcpu": "znver3"}, "cpu-avx2"),
+        ({"kind": "llvm", "mcpu": "sapphirerapids"}, "cpu-avx512"),
+        ("nvidia/jetson-agx-orin-64gb", "orin"),
+        ({"kind": "cuda", "arch": "sm_75"}, "t4"),
+    ],
+)
+def test_a_device_is_found_by_its_instructions_or_architecture(target, name):
+    platform, told = found(target)
+    assert (platform.name, told) == (name, [])
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "told"),
+    [
+        ("nvidia/nvidia-h100", "h100", "h100, h200"),  # its architecture is sm_90a
+        ({"kind": "llvm", "mtriple": "x86_64-linux-gnu"}, "cpu-sse4", "mcpu"),  # any processor
+    ],
+)
+def test_a_choice_is_told(target, name, told):
+    platform, (line,) = found(target)
+    assert platform.name == name
+    assert told in line
+
+
+def test_a_choice_can_be_made_and_cores_are_those_of_the_target():
+    assert found("nvidia/nvidia-h100", "h200")[0].name == "h200"
+    platform, _ = found({"kind": "llvm", "mcpu": "haswell", "num-cores": 12})
+    assert (platform.device, platform.cores) == ("cpu", 12)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "says"),
+    [
+        ({"kind": "llvm", "mcpu": "haswell"}, "a100", "platform=a100 describes no such device"),
+        ({"kind": "cuda", "arch": "sm_120"}, None, "platform= one of a100"),
+        ({"kind": "hexagon", "mcpu": "hexagonv68"}, None, "TVM's own strategy"),
+    ],
+)
+def test_what_is_not_described_is_refused(target, name, says):
+    with pytest.raises(PrunerError, match=says):
+        found(target, name)

@@ -1,12 +1,20 @@
-"""Small networks imported and lowered once a process; nobody may change them."""
+"""Small networks imported and lowered once a process, nobody may change them; what they compute."""
 
 import json
 from functools import cache
 
-from pruner.tune.networks.source import NetworkSource, import_network
+import numpy as np
+import torch
+
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.tvm_import import load_tvm
+from tests.tune.targets import target_of
 
 HERE = "tests.tune.networks.small_networks"
 ONE_CORE = '{"kind": "llvm", "num-cores": 1}'
+QUICK = {"kind": "llvm", "opt-level": 0}  # to compile
 
 
 def source(name):
@@ -22,21 +30,36 @@ def imported(name):
 @cache
 def lowered(name, target=ONE_CORE):
     """The same for a target of TVM, by its name or the JSON of its table."""
-    from pruner.tune.networks.lowering import lower
-
     return lower(imported(name), _target(target))
 
 
 @cache
 def tasks_of(name, target=ONE_CORE):
     """Its tasks."""
-    from pruner.tune.networks.network_tasks import network_tasks
-
     return tuple(network_tasks(lowered(name, target), _target(target)))
 
 
 def _target(text):
-    from pruner.tune.tvm_import import load_tvm
+    return target_of(json.loads(text) if text.startswith("{") else text)
 
-    given = json.loads(text) if text.startswith("{") else text
-    return load_tvm().tvm.target.Target(given)
+
+def run(module, inputs, compiled=None):
+    """Outputs of a module on this CPU, not scheduled; LLVM compiles it quickly."""
+    tvm, quick = load_tvm().tvm, target_of(QUICK)
+    built = compiled(module, quick) if compiled else tvm.compile(module, target=quick)
+    machine = load_tvm().relax.VirtualMachine(built, tvm.cpu())
+    found = machine["main"](*[tvm.runtime.tensor(np.array(one, order="C")) for one in inputs])
+    return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
+
+
+def torch_error(given, module):
+    """The largest relative error of a lowered network's outputs, whose forms are torch's."""
+    network, inputs = network_of(given)
+    with torch.no_grad():
+        wanted = network(*inputs)
+    wanted, errors = wanted if isinstance(wanted, tuple) else (wanted,), []
+    given, wanted = ([one.numpy() for one in some] for some in (inputs, wanted))
+    for mine, theirs in zip(run(module, given), wanted, strict=True):
+        assert (mine.shape, mine.dtype) == (theirs.shape, theirs.dtype)
+        errors.append(np.abs(mine - theirs).max() / np.abs(theirs).max())
+    return np.max(errors)  # keeps NaN

@@ -42,11 +42,7 @@ def residual():
 
 
 class Biased(nn.Module):
-    """Convolutions with a bias, their default, before norms.
-
-    Shortcuts read two of them, too, one with a bias and one without. The last bias is no bias of
-    channels: its image has as many columns.
-    """
+    """Convolutions with a bias before norms; shortcuts read two. The last bias is of columns."""
 
     def __init__(self):
         super().__init__()
@@ -118,15 +114,15 @@ def decomposed():
     return Decomposed().eval(), (torch.randn(4, 4),)
 
 
-class Branching(nn.Module):
-    """A branch on values."""
+class Branches(nn.Module):
+    """A branch on values, which torch.export does not take."""
 
     def forward(self, x):
         return x if x.sum() > 0 else -x
 
 
 def branching():
-    return Branching().eval(), (torch.randn(4, 4),)
+    return Branches().eval(), (torch.randn(4, 4),)
 
 
 class NoArithmetic(nn.Module):

@@ -1,36 +1,39 @@
 """Drafted schedules: each task has one, the analyzer's best, and nobody takes it for measured."""
 
 import json
-import subprocess
-import sys
 from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
-from pruner.errors import PrunerError
-from pruner.paths import conf_folder
-from pruner.program.device import load_device
+from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
+from pruner.processes import Reply
 from pruner.search.space import RowKeys
-from tests.paths import REPOSITORY
-from tests.test_files import HOLD
+from pruner.tune.measure.machine import platform_analyzer
+from pruner.tune.networks import draft_network, draft_task
+from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks, read_drafts
+from pruner.tune.networks.draft_task import Depth, Draft, Drafted, best
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.run.database import NEVER_MEASURED_S, RECORDS, Database
+from pruner.tune.spaces import opening
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.workloads import flops, operator
+from tests.tune.held import held_elsewhere
 from tests.tune.networks.lowered import imported
+from tests.tune.targets import open_designs, platform_of
 
 pytestmark = pytest.mark.tvm
 
 
 @pytest.fixture(scope="module")
 def platform():
-    from pruner.tune.measure.machine import make_platform
-
-    return make_platform(load_device(conf_folder() / "platform" / "cpu-avx2.yaml"))
+    return platform_of("cpu-avx2")
 
 
 @pytest.fixture(scope="module")
 def tasks(platform):
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.network_tasks import network_tasks
-
     found = network_tasks(lower(imported("encoder"), platform.target), platform.target)
     wanted = ("matmul_add", "reshape_add", "take", "reshape")
     chosen = {word: next(t for t in found if t.name.startswith(word)) for word in wanted}
@@ -39,22 +42,14 @@ def tasks(platform):
 
 @pytest.fixture(scope="module")
 def drafted(tasks, platform, tmp_path_factory):
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.networks.draft_network import draft_tasks
-
-    told = []
+    told, order, analyzer = [], list(tasks.values()), platform_analyzer(platform)
     folder = tmp_path_factory.mktemp("run") / "drafted"
-    summary = draft_tasks(
-        list(tasks.values()), platform, platform_analyzer(platform), folder, log=told.append
-    )
+    summary = draft_tasks(order, platform, analyzer, folder, log=told.append)
     assert len(told) == len(tasks)
     return summary
 
 
 def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform, drafted):
-    from pruner.tune.networks.draft_network import SUMMARY
-    from pruner.tune.run.database import NEVER_MEASURED_S, Database
-
     how = {draft.task: draft.how for draft in drafted.drafts}
     database = Database(drafted.folder)
     for word, task in tasks.items():
@@ -64,14 +59,18 @@ def test_every_task_has_a_schedule_that_says_it_was_not_measured(tasks, platform
     assert [how[tasks[word].name] for word in words] == ["drafted"] * 3
     costs = [float(r.run_secs[0]) for r in database.tvm_database.get_all_tuning_records()]
     assert costs == [NEVER_MEASURED_S] * sum(h in ("drafted", "by chance") for h in how.values())
-    rows = json.loads((drafted.folder / SUMMARY).read_text(encoding="utf-8"))
+    rows = json.loads((drafted.folder / draft_network.SUMMARY).read_text(encoding="utf-8"))
     assert {row["task"]: row["how"] for row in rows} == how
 
 
-def test_a_drafted_program_has_the_columns_from_which_its_seconds_are_forecast(drafted):
-    """Its first column is the score of the rates that no record has moved."""
-    from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, SCORE
-
+def test_drafted_programs_beat_random_ones_and_have_columns_for_forecasts(tasks, platform, drafted):
+    task = tasks["matmul_add"]
+    designs = design_spaces(task.module, platform.target)
+    space = open_designs(designs, platform_analyzer(platform))
+    scores = space.draft_score(space.sample(300, np.random.default_rng(5)))
+    (draft,) = [d for d in drafted.drafts if d.task == task.name]
+    assert -np.log(draft.estimate_s) >= np.quantile(scores[np.isfinite(scores)], 0.99)
+    # Its first column is the score of the rates that no record has moved.
     known = [draft for draft in drafted.drafts if draft.how == "drafted"]
     assert len(known) >= 3
     for draft in known:
@@ -79,43 +78,13 @@ def test_a_drafted_program_has_the_columns_from_which_its_seconds_are_forecast(d
         assert abs(-draft.columns[SCORE] - np.log(draft.estimate_s)) < np.log(4)
 
 
-def test_the_drafted_program_beats_random_ones_of_its_task(tasks, platform, drafted):
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.opening import open_spaces
-
-    task = tasks["matmul_add"]
-    space = open_spaces(
-        design_spaces(task.module, platform.target),
-        name=task.name,
-        analyzer=platform_analyzer(platform),
-        learns=False,
-        phases=Phases(),
-        log=print,
-    )
-    scores = space.draft_score(space.sample(300, np.random.default_rng(5)))
-    (draft,) = [d for d in drafted.drafts if d.task == task.name]
-    assert -np.log(draft.estimate_s) >= np.quantile(scores[np.isfinite(scores)], 0.99)
-
-
-def test_without_analyzer_there_is_a_legal_program(tasks, platform, tmp_path):
-    from pruner.tune.networks.draft_network import draft_tasks
-    from pruner.tune.run.database import Database
-
-    task = tasks["matmul_add"]
-    summary = draft_tasks([task], platform, None, tmp_path)
-    assert summary.counts == {"by chance": 1}
-    assert Database(tmp_path).best(task.module, platform.target) is not None
-
-
 def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
-    from pruner.tune.networks.draft_network import draft_tasks, read_drafts
-    from pruner.tune.run.database import Database
-
+    """Which without analyzer is a legal program."""
     first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
     draft_tasks([first], platform, None, tmp_path)
     summary = draft_tasks([second], platform, None, tmp_path)
+    assert summary.counts == {"by chance": 1}
+    assert Database(tmp_path).best(second.module, platform.target) is not None
     assert list(read_drafts(tmp_path)) == [first.name, second.name]
     again = draft_tasks([second, first], platform, None, tmp_path, log=told.append)
     assert told == []
@@ -123,25 +92,25 @@ def test_a_task_keeps_the_draft_that_it_has(tasks, platform, tmp_path):
     assert len(Database(tmp_path).tvm_database.get_all_tuning_records()) == 2
 
 
+class Workers:
+    """Workers whose replies a function gives: None is never."""
+
+    def __init__(self, reply_of):
+        self.reply_of = reply_of
+
+    def draft(self, job):
+        future = Future()
+        if (reply := self.reply_of(job)) is not None:
+            future.set_result(reply)
+        return future
+
+
 def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
-    from pruner.tune.networks.draft_network import draft_tasks
-
-    class Waiting:
-        """The second task is never done."""
-
-        def draft(self, job):
-            future = Future()
-            if job.task == first.name:
-                reply = Reply(value=Drafted(draft=Draft(task=job.task, how="none")))
-                future.set_result(reply)
-            return future
-
-    from pruner.processes import Reply
-    from pruner.tune.networks.draft_task import Draft, Drafted
-
     first, second, told = tasks["reshape_add"], tasks["matmul_add"], []
+    reply = Reply(value=Drafted(draft=Draft(task=first.name, how="none")))
+    workers = Workers(lambda job: reply if job.task == first.name else None)
     found = draft_tasks(
-        [first, second], platform, None, tmp_path, workers=Waiting(), log=told.append,
+        [first, second], platform, None, tmp_path, workers=workers, log=told.append,
         stopped=lambda: bool(told),
     )  # fmt: skip
     assert [draft.task for draft in found.drafts] == [first.name]
@@ -149,48 +118,34 @@ def test_who_is_asked_to_end_keeps_what_is_drafted(tasks, platform, tmp_path):
 
 
 def test_two_processes_do_not_draft_into_one_folder(tasks, platform, tmp_path):
-    from pruner.tune.networks.draft_network import draft_tasks
-
-    words = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE) as other:
-        assert other.stdout.readline() == b"held\n"
-        with pytest.raises(PrunerError, match=f"process {other.pid} on .* works in it"):
-            draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
-        other.kill()
+    told = r"process \d+ on .* works in it"
+    with held_elsewhere(tmp_path) as other, pytest.raises(PrunerError, match=told) as refused:
+        draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
+    assert f"process {other.pid} on" in str(refused.value)
 
 
-def test_a_task_that_tvm_cannot_build_says_why(tasks, platform, tmp_path, monkeypatch):
-    from pruner.tune.networks import draft_network, draft_task
-
-    monkeypatch.setattr(draft_task, "_build_error", lambda *_: "no such instruction")
-    summary = draft_network.draft_tasks([tasks["reshape_add"]], platform, None, tmp_path)
-    (draft,) = summary.drafts
-    assert draft.reason == "TVM builds no random program: no such instruction"
+def refuse(*_, **__):
+    raise PrunerError("no random program is legal")
 
 
-def test_a_task_without_programs_is_counted_and_told(tasks, platform, tmp_path, monkeypatch):
-    from pruner.tune.networks import draft_network, draft_task
-
-    def refuse(*_, **__):
-        raise PrunerError("no random program is legal")
-
-    monkeypatch.setattr(draft_task, "open_spaces", refuse)
+@pytest.mark.parametrize(
+    ("part", "answer", "reason"),
+    [
+        ("open_spaces", refuse, "no random program is legal"),
+        ("_build_error", lambda *_: "no sqrt", "TVM builds no random program: no sqrt"),
+    ],
+)
+def test_no_program_has_a_reason(tasks, platform, tmp_path, monkeypatch, part, answer, reason):
+    monkeypatch.setattr(draft_task, part, answer)
     told = []
-    summary = draft_network.draft_tasks(
-        [tasks["reshape_add"]], platform, None, tmp_path, log=told.append
-    )
+    summary = draft_tasks([tasks["reshape_add"]], platform, None, tmp_path, log=told.append)
     assert summary.counts == {"none": 1}
-    assert "no random program is legal" in told[0]
+    assert summary.drafts[0].reason == reason
+    assert reason in told[0]
 
 
 def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, monkeypatch):
     """All spaces of a task, or the first of it; the share is of both tasks' arithmetic."""
-    from pruner.errors import UnsupportedProgram
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.networks import draft_network
-    from pruner.tune.spaces import opening
-    from pruner.tune.workloads import flops
-
     batched, refused = opening.BatchedSpace, []
 
     def some_are_unknown(design):
@@ -202,37 +157,26 @@ def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, mo
     monkeypatch.setattr(opening, "BatchedSpace", some_are_unknown)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     analyzer, task, other = platform_analyzer(platform), tasks["matmul_add"], tasks["take"]
-    for how, told_as, spaces in (
-        ("all", "estimate", "3 design spaces"),
-        ("some", "estimate", "2 design spaces (2 left out of the draft)"),
-    ):
+    spaces = {"all": "3 design spaces", "some": "2 design spaces (2 left out of the draft)"}
+    for how, words in spaces.items():
         told = []
-        summary = draft_network.draft_tasks(
-            [task], platform, analyzer, tmp_path / how, log=told.append
-        )
+        summary = draft_tasks([task], platform, analyzer, tmp_path / how, log=told.append)
         (draft,) = summary.drafts
         assert draft.replayed == (3 if how == "all" else 2)
-        assert draft.reason == f"only TVM can replay {spaces}: trace-instruction: Blockize"
-        assert told[0].startswith(f"drafted 1/1: {task.name}, {told_as}")
+        assert draft.reason == f"only TVM can replay {words}: trace-instruction: Blockize"
+        assert told[0].startswith(f"drafted 1/1: {task.name}, estimate")
         assert told[0].endswith(f"({draft.reason})")
         assert summary.replayed([task]).share == 1.0
-        kept = draft_network.read_drafts(summary.folder)
-        assert kept == {task.name: draft}
+        assert read_drafts(summary.folder) == {task.name: draft}
     monkeypatch.setattr(opening, "BatchedSpace", batched)
-    both = draft_network.draft_tasks([task, other], platform, analyzer, tmp_path / "some")
+    both = draft_tasks([task, other], platform, analyzer, tmp_path / "some")
     assert [draft.replayed for draft in both.drafts] == [2, 0]
     slow, fast = (one.weight * flops(one.module) for one in (task, other))
     assert both.replayed([task, other]).share == slow / (slow + fast)
 
 
-def test_drafts_do_not_depend_on_the_processes_that_make_them(
-    tasks, platform, drafted, tmp_path, monkeypatch
-):
+def test_drafts_do_not_depend_on_processes(tasks, platform, drafted, tmp_path, monkeypatch):
     """Alone, beside others, in one worker and in this process; records too."""
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.networks.draft_network import DraftWorkers, draft_tasks
-    from pruner.tune.run.database import RECORDS
-
     analyzer, order = platform_analyzer(platform), list(tasks.values())
     with DraftWorkers(1) as workers:
         one = draft_tasks(order, platform, analyzer, tmp_path / "one", workers=workers)
@@ -244,17 +188,8 @@ def test_drafts_do_not_depend_on_the_processes_that_make_them(
 
 
 def test_a_worker_that_dies_costs_one_task(tasks, platform, tmp_path):
-    from pruner.processes import Reply
-    from pruner.tune.networks.draft_network import draft_tasks
-
-    class Dying:
-        def draft(self, job):
-            future = Future()
-            future.set_result(Reply(error="crash", message="SIGKILL"))
-            return future
-
-    task = tasks["reshape_add"]
-    (draft,) = draft_tasks([task], platform, None, tmp_path, workers=Dying()).drafts
+    dying, task = Workers(lambda _: Reply(error="crash", message="SIGKILL")), tasks["reshape_add"]
+    (draft,) = draft_tasks([task], platform, None, tmp_path, workers=dying).drafts
     assert (draft.how, draft.reason) == ("none", "drafting it ended with crash: SIGKILL")
 
 
@@ -278,8 +213,6 @@ class Line:
 
 
 def test_the_best_are_changed_until_that_does_not_pay_and_none_is_scored_twice():
-    from pruner.tune.networks.draft_task import Depth, best
-
     space = Line()
     rows, estimates_s = best(space, Depth(sample=64, rounds=100), np.random.default_rng(0))
     assert rows[0, 0] == 0
@@ -293,8 +226,6 @@ def test_the_best_are_changed_until_that_does_not_pay_and_none_is_scored_twice()
 
 
 def test_tasks_of_little_time_get_a_small_draft():
-    from pruner.tune.networks.draft_task import Depth
-
     depths = [Depth.of_share(share) for share in (0.5, 0.02, 0.01, 0.003, 0.002, 0.0)]
     samples = [depth.sample for depth in depths]
     assert samples == sorted(samples, reverse=True)
@@ -306,15 +237,8 @@ def test_shares_of_time_are_by_arithmetic_or_by_bytes():
     """A product of 64^3 is 2 * 64^3 = 524,288 operations and moves 3 * 64^2 * 4 = 49,152 bytes,
     worth 491,520. The greatest of 2 x 2 of 64^2 numbers are 4 * 32^2 = 4,096 operations, and move
     (64^2 + 32^2) * 4 = 20,480 bytes, worth 204,800; thrice."""
-    from pruner.tune.networks.draft_network import time_shares
-    from pruner.tune.workloads import operator
-
-    tasks = [
-        operator("matmul", m=64, n=64, k=64),
-        operator(
-            "pool", weight=3.0, kind="max", n=1, c=1, h=64, w=64, kh=2, kw=2, stride=2, padding=0
-        ),
-    ]
-    product, total = 524_288, 524_288 + 3 * 204_800
-    assert time_shares(tasks)[0] == pytest.approx(product / total)
-    assert sum(time_shares(tasks)) == pytest.approx(1.0)
+    image = {"n": 1, "c": 1, "h": 64, "w": 64, "kh": 2, "kw": 2, "stride": 2, "padding": 0}
+    pool = operator("pool", weight=3.0, kind="max", **image)
+    shares = draft_network.time_shares([operator("matmul", m=64, n=64, k=64), pool])
+    assert shares[0] == pytest.approx(524_288 / (524_288 + 3 * 204_800))
+    assert sum(shares) == pytest.approx(1.0)

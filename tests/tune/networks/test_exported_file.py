@@ -14,7 +14,7 @@ from torch.utils._pytree import GetAttrKey, register_pytree_node
 from pruner.errors import PrunerError
 from pruner.tune.networks.signature import OUTPUTS
 from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
-from tests.tune.networks.test_signature import run
+from tests.tune.networks.lowered import run
 
 pytestmark = pytest.mark.tvm
 

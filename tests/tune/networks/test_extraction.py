@@ -1,63 +1,43 @@
-"""From torch to tasks: constants are folded, results stay, keys last."""
+"""From torch to tasks: constants are folded, results stay, also with indices of 32 bits."""
 
-import numpy as np
 import pytest
 import torch
 
 from pruner.errors import PrunerError
+from pruner.tune.networks import lowering
 from pruner.tune.networks.catalog import NETWORKS
-from pruner.tune.networks.network_tasks import short_name
+from pruner.tune.networks.coverage import coverage
+from pruner.tune.networks.extraction import LOG, extract_tasks
+from pruner.tune.networks.lowering import lower, narrowed
+from pruner.tune.networks.rewrites.constant_folding import fold_constants
+from pruner.tune.networks.rewrites.packing import tensors_of
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
-from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of, torch_error
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import A100
 
 pytestmark = pytest.mark.tvm
-ENCODER = pytest.param("encoder", marks=pytest.mark.slow)  # test_lowering has it
-BIASED = pytest.param("biased", marks=pytest.mark.slow)
-ATTENTION = pytest.param("attention", marks=pytest.mark.slow)  # the causal one has a mask, too
 LARGE = ("densenet121", "inception_v3", "wide_resnet50_2", "detr", "deeplabv3", "resnet50")
 
 
-@pytest.fixture(scope="module")
-def target(tvm):
-    return tvm.tvm.target.Target({"kind": "llvm", "num-cores": 1})
+# the encoder is fast for CUDA; the causal attention has a mask, too
+@some_slow("name", ["residual", "causal_attention"], ["biased", "encoder", "attention"])
+def test_a_lowered_network_computes_what_torch_computes(name):
+    assert torch_error(source(name), lowered(name)) < 1e-5
 
 
-QUICK = {"kind": "llvm", "opt-level": 0}  # LLVM compiles more quickly
-
-
-def run(module, inputs):
-    """Outputs of a lowered module on this CPU, not scheduled."""
-    import tvm
-    from tvm import relax
-
-    machine = relax.VirtualMachine(tvm.compile(module, target=tvm.target.Target(QUICK)), tvm.cpu())
-    found = machine["main"](*[tvm.runtime.tensor(x.numpy()) for x in inputs])
-    many = not hasattr(found, "numpy")
-    return [x.numpy() for x in found] if many else [found.numpy()]
-
-
-@pytest.mark.parametrize("name", ["residual", BIASED, ENCODER, ATTENTION, "causal_attention"])
-def test_a_lowered_network_computes_what_torch_computes(name, target):
-
-    network, inputs = network_of(source(name))
-    with torch.no_grad():
-        wanted = network(*inputs)
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    for mine, theirs in zip(run(lowered(name), inputs), wanted, strict=True):
-        error = np.abs(mine - theirs.numpy()).max() / np.abs(theirs.numpy()).max()
-        assert error < 1e-5
-
-
-def test_nothing_of_a_norm_is_left(target):
+def test_nothing_of_a_norm_is_left_and_a_network_is_lowered_once(target):
     """Convolutions hold their norms, one that stands alone is a product and a sum."""
-    from pruner.tune.networks.rewrites.constant_folding import fold_constants
-
     text = fold_constants(imported("residual")).script()
     assert "batch_norm" not in text
     assert text.count("R.nn.conv2d(") == 2
     assert text.count("R.multiply(") == 1
     assert "permute_dims" not in text
+    with pytest.raises(ValueError, match="once"):
+        lower(lowered("residual"), target)
 
 
 def test_no_call_is_left_that_changes_nothing(target):
@@ -72,8 +52,6 @@ def test_no_call_is_left_that_changes_nothing(target):
 
 def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(target):
     """Two of five norms go into convolutions; three stay products, no convolution is doubled."""
-    from pruner.tune.networks.rewrites.constant_folding import fold_constants
-
     text = fold_constants(imported("biased")).script()
     assert "batch_norm" not in text
     assert text.count("R.nn.conv2d(") == 4
@@ -84,16 +62,8 @@ def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(targ
     assert "conv2d_add_multiply_add_relu" not in names
 
 
-def test_a_network_is_lowered_once(target):
-    from pruner.tune.networks.lowering import lower
-
-    with pytest.raises(ValueError, match="once"):
-        lower(lowered("residual"), target)
-
-
 def test_tasks_of_the_same_operators_may_be_similar(target):
     """Whatever their sizes: the order of tasks divides them by their arithmetic."""
-
     tasks = tasks_of("encoder")
     kinds = {task.name: task.workload.operator for task in tasks}
     assert all(name == f"{kind}_{name[-8:]}" for name, kind in kinds.items())
@@ -102,11 +72,7 @@ def test_tasks_of_the_same_operators_may_be_similar(target):
 
 def test_a_batch_of_one_can_be_tiled(target):
     """Convolutions, transposed ones and products have tile sizes to choose."""
-    from pruner.tune.spaces.design import design_spaces
-
-    tasks = []
-    for name in ("one_image", "encoder"):
-        tasks += tasks_of(name)
+    tasks = (*tasks_of("one_image"), *tasks_of("encoder"))
     tiled = [t for t in tasks if "conv2d" in t.name or "matmul" in t.name]
     assert len(tiled) >= 6
     for task in tiled:
@@ -114,11 +80,9 @@ def test_a_batch_of_one_can_be_tiled(target):
         assert all("sample_perfect_tile" in str(space.trace) for space in spaces), task.name
 
 
-@pytest.mark.parametrize("name", [ATTENTION, "causal_attention"])
+@some_slow("name", ["causal_attention"], ["attention"])
 def test_own_attention_is_tasks_that_the_engine_knows(name, target):
     """Two products of the attention, two linear layers, and the softmax by itself."""
-    from pruner.tune.networks.coverage import coverage
-
     tasks = tasks_of(name)
     products = [task for task in tasks if "matmul" in task.name]
     assert sum(task.weight for task in products) == 4
@@ -134,81 +98,64 @@ def test_own_attention_is_tasks_that_the_engine_knows(name, target):
 
 @pytest.mark.slow
 def test_tasks_come_out_of_a_child_process_as_they_are(target, tmp_path):
-    from pruner.tune.networks.extraction import LOG, extract_tasks
-
     here = tasks_of("encoder")
     found = extract_tasks(source("encoder"), str(target), tmp_path)
     assert [(t.name, t.key, t.weight, t.flops) for t in found] == [
         (t.name, t.key, t.weight, t.flops) for t in here
     ]
-    import tvm_ffi
-
-    assert [f"{tvm_ffi.structural_hash(t.module) & (1 << 64) - 1:016x}" for t in found] == [
-        t.key for t in here
-    ]
-    assert sum(t.share for t in found) == pytest.approx(1.0)
-    # a layer has four linear parts, two products of attention and two of its feed-forward part; one
-    # more pools
-    assert sum(t.weight for t in found if "matmul" in t.name) == 2 * (4 + 2 + 2) + 1
+    hashed = load_tvm().ffi.structural_hash
+    assert [f"{hashed(t.module) & (1 << 64) - 1:016x}" for t in found] == [t.key for t in here]
     assert (tmp_path / LOG).is_file()
 
 
-def test_mistakes_are_one_line(target, tmp_path):
-    from pruner.tune.networks.extraction import extract_tasks
+def refusal(name):
+    """The line that an import ends with."""
+    with pytest.raises(PrunerError) as refused:
+        import_network(NetworkSource(name=str(name)))
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
 
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("resnet19", ["unknown; known: resnet18"]),
+        (f"{HERE}:missing", ["missing"]),
+        ("no_such_package:factory", ["no_such_package"]),
+        ("no_such_file.pt2", ["no such file"]),
+        (
+            f"{HERE}:branching",
+            [
+                "depends on values of tensors (line ",
+                "of small_networks.py: return x if x.sum() > 0 else -x): write it with torch.where",
+            ],
+        ),
+        (
+            f"{HERE}:decomposed",
+            [
+                f"network={HERE}:decomposed: TVM cannot import _linalg_svd.default, linalg_eig",
+                "; write that part with other operators, or leave it out of the network",
+            ],
+        ),
+    ],
+)
+def test_mistakes_are_one_line(name, told):
+    line = refusal(name)
+    assert [words for words in told if words not in line] == []
+
+
+def test_a_mistake_of_a_real_worker_is_one_line(target, tmp_path):
     with pytest.raises(PrunerError, match=r"must return \(nn.Module"):
         extract_tasks(source("broken"), str(target), tmp_path)
-    for name, told in {
-        "resnet19": "unknown; known: resnet18",
-        f"{HERE}:missing": "missing",
-        "no_such_package:factory": "no_such_package",
-        "no_such_file.pt2": "no such file",
-    }.items():
-        with pytest.raises(PrunerError, match=told):
-            import_network(NetworkSource(name=name, options=NetworkOptions()))
 
 
 def test_a_file_that_torch_did_not_export_is_refused_with_the_way_out(tmp_path):
     torch.save(torch.nn.Linear(2, 2).state_dict(), tmp_path / "weights.pt2")
     (tmp_path / "cut.pt2").write_bytes((tmp_path / "weights.pt2").read_bytes()[:500])
     for name in ("weights.pt2", "cut.pt2"):
-        with pytest.raises(
-            PrunerError, match=r"torch.export.load cannot read it .*; a FILE.pt2 is"
-        ):
-            import_network(NetworkSource(name=str(tmp_path / name)))
-
-
-def test_a_branch_on_values_is_named_by_its_line():
-    with pytest.raises(PrunerError) as refused:
-        import_network(source("branching"))
-    told = str(refused.value)
-    assert "depends on values of tensors (line " in told
-    assert (
-        "of small_networks.py: return x if x.sum() > 0 else -x): write it with torch.where" in told
-    )
-
-
-def test_operators_that_tvm_does_not_know_are_named_in_one_line():
-    with pytest.raises(PrunerError) as refused:
-        import_network(source("decomposed"))
-    told = str(refused.value)
-    assert f"network={HERE}:decomposed: TVM cannot import _linalg_svd.default, linalg_eig" in told
-    assert "; write that part with other operators, or leave it out of the network" in told
-    assert "\n" not in told
-
-
-def test_operators_of_an_onnx_file_that_tvm_does_not_know_are_named(tmp_path):
-    onnx = pytest.importorskip("onnx")
-    make, floats = onnx.helper, onnx.TensorProto.FLOAT
-    graph = make.make_graph(
-        [make.make_node("Det", ["x"], ["d"]), make.make_node("StringNormalizer", ["d"], ["y"])],
-        "odd",
-        [make.make_tensor_value_info("x", floats, [4, 4])],
-        [make.make_tensor_value_info("y", floats, [])],
-    )
-    onnx.save(make.make_model(graph), tmp_path / "net.onnx")
-    with pytest.raises(PrunerError, match=r"TVM cannot import Det, StringNormalizer; write"):
-        import_network(NetworkSource(name=str(tmp_path / "net.onnx")))
+        told = refusal(tmp_path / name)
+        assert "torch.export.load cannot read it " in told
+        assert "; a FILE.pt2 is" in told
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -226,36 +173,19 @@ def test_a_file_of_a_network_that_trains_is_refused(training, tmp_path):
         assert "batch_norm" in import_network(given).script()
 
 
-def test_an_onnx_file_of_a_network_that_trains_is_refused(tmp_path):
-    onnx = pytest.importorskip("onnx")
-    make, floats = onnx.helper, onnx.TensorProto.FLOAT
-    node = make.make_node("BatchNormalization", [*"xgbmv"], [*"ynw"], training_mode=1)
-    graph = make.make_graph(
-        [node],
-        "norm",
-        [make.make_tensor_value_info("x", floats, [2, 4, 6, 6])],
-        [make.make_tensor_value_info("y", floats, [2, 4, 6, 6])],
-        [onnx.numpy_helper.from_array(np.ones(4, np.float32), name) for name in "gbmv"],
-    )
-    onnx.save(
-        make.make_model(graph, opset_imports=[make.make_opsetid("", 15)]), tmp_path / "net.onnx"
-    )
-    with pytest.raises(PrunerError, match="training_mode=0"):
-        import_network(NetworkSource(name=str(tmp_path / "net.onnx")))
-
-
 def test_sizes_go_to_those_that_take_them():
     two = NetworkOptions(batch=2)
     (images,) = network_of(NetworkSource(name=f"{HERE}:sized", options=two))[1]
     assert images.shape == (2, 16)
     with pytest.raises(PrunerError, match=r"leave sizes\.\* out, .*takes no argument"):
         import_network(NetworkSource(name=f"{HERE}:faint", options=two))
+    asked = NetworkSource(name="resnet18", options=NetworkOptions(length=16, layers=1))
+    told = "resnet18: leave sizes.length, sizes.layers out, it has sizes.batch, sizes.image"
+    with pytest.raises(PrunerError, match=told):
+        network_of(asked)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in NETWORKS],
-)
+@some_slow("name", [name for name in NETWORKS if name not in LARGE], LARGE)
 def test_a_named_network_changes_with_every_size_that_it_has(name):
     """As many pixels, tokens or layers as asked for: other inputs, or another number of weights."""
 
@@ -269,30 +199,19 @@ def test_a_named_network_changes_with_every_size_that_it_has(name):
         assert (shape(**{size: value}) != own) == (size in CATALOG[name])
 
 
-def test_a_name_is_refused_before_anything_is_imported():
+def test_a_name_is_refused_before_anything_is_imported(tmp_path):
     assert list(CATALOG) == list(NETWORKS)
-    with pytest.raises(PrunerError, match="network=resnet81 is unknown; known: resnet18, "):
-        NetworkSource(name="resnet81").check_name()
     for name in ("resnet18", "package:factory", "net.onnx", "net.pt2"):
         NetworkSource(name=name).check_name()
-
-
-def test_files_of_other_kinds_are_refused_with_the_way_out(tmp_path):
     (tmp_path / "net.pth").write_bytes(b"weights")
     for name, told in {
+        "resnet81": "network=resnet81 is unknown; known: resnet18, ",
         str(tmp_path / "net.pth"): "a file must be FILE.pt2 .of torch.export.save. or FILE.onnx",
         "nets/case.py:make": "name the module, network=case:make, in the folder of this file",
         "case.py": "name the module, network=case:FACTORY",
     }.items():
         with pytest.raises(PrunerError, match=told):
             NetworkSource(name=name).check_name()
-
-
-def test_sizes_that_a_named_network_has_not_are_refused():
-    asked = NetworkSource(name="resnet18", options=NetworkOptions(length=16, layers=1))
-    told = "resnet18: leave sizes.length, sizes.layers out, it has sizes.batch, sizes.image"
-    with pytest.raises(PrunerError, match=told):
-        network_of(asked)
 
 
 def test_a_file_is_known_by_its_place(tmp_path, monkeypatch):
@@ -304,15 +223,71 @@ def test_a_file_is_known_by_its_place(tmp_path, monkeypatch):
     assert factory.resolved == factory
 
 
-def test_names_without_the_numbers_of_passes():
-    assert short_name("fused_conv2d9_add7_add8_relu4") == "conv2d_add_add_relu"
-    assert short_name("fused_matmul5_add5_tir_tanh") == "matmul_add_tanh"
-
-
 def test_shares_are_of_the_arithmetic_of_all_calls():
     tasks = tasks_of("encoder")
     assert max(task.weight for task in tasks) > 1
+    # four linear parts, two products of attention, two of the feed-forward part; one more pools
+    assert sum(t.weight for t in tasks if "matmul" in t.name) == 2 * (4 + 2 + 2) + 1
     assert sum(task.share for task in tasks) == pytest.approx(1.0)
     first, second = sorted(tasks, key=lambda task: task.flops)[-2:]
     calls = first.weight * first.flops / (second.weight * second.flops)
     assert first.share / second.share == pytest.approx(calls)
+
+
+@pytest.mark.parametrize("name", ["residual", "encoder"])
+def test_a_network_for_cuda_computes_what_torch_computes(name, tvm):
+    module = lowered(name, A100)
+    functions = [f for _, f in module.functions_items() if isinstance(f, tvm.tvm.tirx.PrimFunc)]
+    data = [{str(tensor.dtype) for tensor in tensors_of(function)} for function in functions]
+    wide = ["int64" in function.script() for function in functions]
+    assert wide == ["int64" in types for types in data]
+    assert not all(wide)
+    assert torch_error(source(name), module) < 1e-5
+
+
+def outer_sum(te, rows, columns):
+    """Arguments of one axis each, and a sum of two of which every element has its place first."""
+    a, b = te.placeholder((rows,), "float32", "a"), te.placeholder((columns,), "float32", "b")
+    both = te.compute((rows, columns), lambda i, j: a[i] + b[j], "both")
+    j = te.reduce_axis((0, columns), "j")
+    return [a, b, te.compute((rows,), lambda i: te.sum(both[i, j], axis=j))]
+
+
+def counted(te, rows, columns):
+    """64-bit integers as data."""
+    a = te.placeholder((rows, columns), "int64", "a")
+    return [a, te.compute((rows, columns), lambda i, j: a[i, j] + te.const(1, "int64"))]
+
+
+@pytest.mark.parametrize(
+    ("operator", "rows", "columns", "narrow"),
+    [
+        (outer_sum, 64, 32, True),
+        (outer_sum, 65536, 32767, True),  # 2^31 - 2^16 elements between the parts
+        (outer_sum, 65536, 65536, False),
+        (counted, 64, 32, False),
+    ],
+)
+def test_what_32_bits_do_not_reach_keeps_its_indices(operator, rows, columns, narrow, tvm):
+    te = tvm.tvm.te
+    made = te.create_prim_func(operator(te, rows, columns), index_dtype_override="int64")
+    module = tvm.tvm.IRModule({"main": made})
+    found = narrowed(module)["main"]
+    assert ("int64" not in found.script()) == narrow
+    if not narrow:
+        assert found.same_as(made) or found.script() == made.script()
+
+
+def test_variants_that_cannot_be_lowered_are_given_up_before_the_layout(monkeypatch, tvm):
+    wanted = lowering.NetworkFormat(layout="NHWC", variants={"class": ["order 0"]})
+    for works in ("NHWC float32", "NCHW float32"):
+
+        def lower(module, target, form, known, works=works):
+            if str(form) != works:
+                raise ValueError(f"not {form}")
+            return module
+
+        monkeypatch.setattr(lowering, "lower", lower)
+        _, form, reason = lowering.lower_somehow(None, None, wanted)
+        assert str(form) == works
+        assert reason == "ValueError: not NHWC float32, 1 variants"

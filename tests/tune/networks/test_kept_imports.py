@@ -1,7 +1,6 @@
 """Imports kept between commands: what decides their content, and what they leave behind."""
 
 import os
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -33,13 +32,25 @@ def imported(tmp_path):
     return place
 
 
+@pytest.fixture
+def kept(tmp_path):
+    return partial(KeptImport, tmp_path / "cache")
+
+
+@pytest.fixture
+def entry(kept, imported, tmp_path):
+    """The folder of an import that was kept."""
+    kept(request()).keep(imported, None)
+    (found,) = (tmp_path / "cache").iterdir()
+    return found
+
+
 def restored(kept, wanted, folder, *, keep=True):
     folder.mkdir()
     return kept(wanted).restore(folder, keep=keep), sorted(path.name for path in folder.iterdir())
 
 
-def test_an_equal_request_gets_the_files_and_the_form_of_the_import(imported, tmp_path):
-    kept = partial(KeptImport, tmp_path / "cache")
+def test_an_equal_request_gets_the_files_and_the_form_of_the_import(kept, imported, tmp_path):
     assert restored(kept, request(), tmp_path / "a") == ((False, None), [])
     kept(request()).keep(imported, "why not")
     found, files = restored(kept, request(), tmp_path / "b")
@@ -54,14 +65,12 @@ def test_an_equal_request_gets_the_files_and_the_form_of_the_import(imported, tm
     "other",
     [request(seed=1), request(kind="cuda"), request(form=NHWC.plain), request("mobilenet_v2")],
 )
-def test_another_request_gets_nothing(imported, tmp_path, other):
-    kept = partial(KeptImport, tmp_path / "cache")
-    kept(request()).keep(imported, None)
+@pytest.mark.usefixtures("entry")
+def test_another_request_gets_nothing(kept, tmp_path, other):
     assert restored(kept, other, tmp_path / "a") == ((False, None), [])
 
 
-def test_files_are_known_by_their_content(imported, tmp_path):
-    kept = partial(KeptImport, tmp_path / "cache")
+def test_files_are_known_by_their_content(kept, imported, tmp_path):
     first, second = tmp_path / "1.pt2", tmp_path / "2.pt2"
     first.write_bytes(b"weights")
     second.write_bytes(b"weights")
@@ -74,32 +83,24 @@ def test_files_are_known_by_their_content(imported, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["package:factory", "net.onnx", "missing.pt2"])
-def test_what_may_change_unnoticed_is_not_kept(imported, tmp_path, name):
-    kept = partial(KeptImport, tmp_path / "cache")
+def test_what_may_change_unnoticed_is_not_kept(kept, imported, tmp_path, name):
     kept(request(name)).keep(imported, None)
     assert not (tmp_path / "cache").exists()
     KeptImport(None, request()).keep(imported, None)
     assert restored(partial(KeptImport, None), request(), tmp_path / "a") == ((False, None), [])
 
 
-def test_incomplete_imports_are_neither_kept_nor_restored(imported, tmp_path):
-    kept = partial(KeptImport, tmp_path / "cache")
-    (imported / LOWERED).rename(imported / "away")  # too large, or only listed
-    kept(request()).keep(imported, None)
-    assert not (tmp_path / "cache").exists()
-    (imported / "away").rename(imported / LOWERED)
-    kept(request()).keep(imported, None)
-    (entry,) = (tmp_path / "cache").iterdir()
+def test_incomplete_imports_are_neither_kept_nor_restored(kept, imported, entry, tmp_path):
+    (imported / LOWERED).unlink()  # too large, or only listed
+    kept(request(seed=1)).keep(imported, None)
+    assert list((tmp_path / "cache").iterdir()) == [entry]
     (entry / WEIGHTS).unlink()
     assert not restored(kept, request(), tmp_path / "a")[0][0]
 
 
 @pytest.mark.parametrize("damage", ["{", '{"source": null}', ""])
 @pytest.mark.parametrize("name", [REQUEST, TASKS, LOWERED, "about.json"])
-def test_a_damaged_entry_is_replaced_by_the_next_import(imported, tmp_path, name, damage):
-    kept = partial(KeptImport, tmp_path / "cache")
-    kept(request()).keep(imported, None)
-    (entry,) = (tmp_path / "cache").iterdir()
+def test_a_damaged_entry_is_replaced(kept, imported, entry, tmp_path, name, damage):
     (entry / name).write_text(damage)
     again = kept(request())
     assert not restored(kept, request(), tmp_path / "a")[0][0]
@@ -117,9 +118,8 @@ def test_a_file_that_changes_during_the_import_is_not_kept(imported, tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
-def test_tasks_come_last_and_whole(imported, tmp_path, monkeypatch):
-    kept = partial(KeptImport, tmp_path / "cache")
-    kept(request()).keep(imported, None)
+@pytest.mark.usefixtures("entry")
+def test_tasks_come_last_and_whole(kept, tmp_path, monkeypatch):
     copy = extraction.shutil.copyfile
 
     def killed(source, to):
@@ -135,10 +135,7 @@ def test_tasks_come_last_and_whole(imported, tmp_path, monkeypatch):
     )
 
 
-def test_a_large_import_drops_no_others(imported, tmp_path, monkeypatch):
-    kept = partial(KeptImport, tmp_path / "cache")
-    kept(request()).keep(imported, None)
-    (entry,) = (tmp_path / "cache").iterdir()
+def test_a_large_import_drops_no_others(kept, imported, entry, tmp_path, monkeypatch):
     size = sum(path.stat().st_size for path in entry.iterdir())
     monkeypatch.setattr(extraction, "_MOST_BYTES", size + 1)
     (imported / WEIGHTS).write_text("of weights" * 200)
@@ -182,11 +179,10 @@ def test_a_layout_is_kept_unless_memory_decided_it(tmp_path, monkeypatch, ends, 
     assert (tmp_path / "c").exists() == stays
 
 
-def test_the_entries_used_last_stay(imported, tmp_path, monkeypatch):
+def test_the_entries_used_last_stay(kept, imported, monkeypatch):
     sizes = [(imported / name).stat().st_size for name in (TASKS, LOWERED, WEIGHTS, REQUEST)]
     monkeypatch.setattr(extraction, "_MOST_BYTES", int(2.5 * sum(sizes)) + 300)
-    kept = partial(KeptImport, tmp_path / "cache")
-    requests = [replace(request(), source=request(seed=seed).source) for seed in range(3)]
+    requests = [request(seed=seed) for seed in range(3)]
     for number, one in enumerate(requests):
         kept(one).keep(imported, None)
         if number == 1:

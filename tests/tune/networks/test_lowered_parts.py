@@ -4,10 +4,8 @@ import json
 
 import numpy as np
 import pytest
-import torch
 
-from tests.tune.networks.lowered import ONE_CORE, imported
-from tests.tune.networks.test_extraction import run
+from tests.tune.networks.lowered import ONE_CORE, imported, run
 
 pytestmark = pytest.mark.tvm
 NETWORKS = ("channels", "two_outputs", "faint")
@@ -83,5 +81,5 @@ def test_equal_tensors_and_numbers_are_told_apart(tvm):
     }
     for order in (list(pairs), list(reversed(pairs))):
         module = lower(sums([pairs[name][0] for name in order]), target_of(), known=known)
-        (found,) = run(module, [torch.from_numpy(x), torch.from_numpy(y)])
+        (found,) = run(module, [x, y])
         np.testing.assert_array_equal(found, np.concatenate([pairs[name][1] for name in order]))

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.tune.deploy.build import compiled
 from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
 from pruner.tune.networks.operators_onnx.resizing import weights
 from pruner.tune.networks.sizes import NetworkOptions
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.networks.source import NetworkSource, import_network
+from tests.tune.networks.lowered import QUICK, run
+from tests.tune.networks.onnx_graphs import FLOAT, INT64, make, onnx, onnx_graph, written
+from tests.tune.targets import target_of
 
-onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 reference = importlib.import_module("onnx.reference")
-make, FLOAT, INT64 = onnx.helper, onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-array = onnx.numpy_helper.from_array
 
 # Files of test cases in the package onnx; cases with these words are refused by name.
 FAMILIES = {
@@ -31,10 +33,8 @@ FAMILIES = {
 }
 REFUSED = ("antialias", "uint64", "_mask", "upsample")
 # as quick cases are
-SAME = (
-    *("u_defaults", "n_defaults", "seq_length", "u_reverse", "nn_reverse"),
-    "layer_normalization_4d",
-)
+SAME = ("u_defaults", "n_defaults", "seq_length", "u_reverse", "nn_reverse")
+SAME += ("layer_normalization_4d",)
 # of operators that other cases have, too: for the slow tests
 VARIANTS = (
     *("normalization_3d", "rms_normalization_4d", "gru_batchwise", "simple_rnn_batchwise"),
@@ -48,29 +48,26 @@ VARIANTS = (
 OTHERWISE = ("scales_linear_align_corners", "scales_cubic_align_corners")  # as onnxruntime has it
 
 
-def run(module, inputs):
-    """Compile a lowered module and call it."""
-    tvm, relax = load_tvm().tvm, load_tvm().relax
-    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-    from pruner.tune.deploy.build import compiled
-
-    machine = relax.VirtualMachine(compiled(lower(module, target), target), tvm.cpu())
-    found = machine["main"](*[tvm.runtime.tensor(np.array(one, order="C")) for one in inputs])
-    return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
+def drawn(path, **sizes):
+    return onnx_inputs(path, "net", NetworkOptions(**sizes), 0)
 
 
-def written(path, nodes, inputs, outputs, constants=(), version=17, **options):
-    """Write a file; ``inputs`` and ``outputs`` are names with type and shape."""
-    graph = make.make_graph(
-        nodes,
-        "net",
-        [make.make_tensor_value_info(*one) for one in inputs],
-        [make.make_tensor_value_info(*one) for one in outputs],
-        [array(np.asarray(values), name) for name, values in dict(constants).items()],
-    )
-    imports = [make.make_opsetid("", version)]
-    onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9, **options), path)
-    return path
+def computed(path, given, **sizes):
+    """Compile a file and call it."""
+    module = from_onnx(path, "net", NetworkOptions(**sizes))
+    return run(lower(module, target_of(QUICK)), given, compiled)
+
+
+def called(path, **sizes):
+    """The only input, drawn, and the only output."""
+    (given,) = drawn(path, **sizes)
+    (found,) = computed(path, [given], **sizes)
+    return given, found
+
+
+@pytest.fixture
+def net(tmp_path):
+    return tmp_path / "net.onnx"
 
 
 def node_cases(names):
@@ -81,18 +78,17 @@ def node_cases(names):
         for name in names:
             importlib.import_module(f"onnx.backend.test.case.node.{name}")
     for case in collected._NodeTestCases[before:]:
-        if "_expanded" in case.name or any(
-            word in case.name for word in (*REFUSED, *SAME, *OTHERWISE)
-        ):
+        if any(word in case.name for word in ("_expanded", *REFUSED, *SAME, *OTHERWISE)):
             continue
         model, (inputs, outputs) = case.model, case.data_sets[0]
         graph = model.graph
         for value, info in list(zip(inputs, graph.input, strict=True))[1:]:
-            graph.initializer.append(array(np.asarray(value), info.name))
+            graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), info.name))
             graph.input.remove(info)
         yield case.name, model, np.asarray(inputs[0]), [np.asarray(one) for one in outputs]
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("every", [pytest.param(True, marks=pytest.mark.slow), False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_operators_are_those_of_onnx(family, every, tmp_path):
@@ -112,8 +108,7 @@ def test_operators_are_those_of_onnx(family, every, tmp_path):
         path = tmp_path / f"{version}.onnx"
         imports = [make.make_opsetid("", version)]
         onnx.save(make.make_model(parts, opset_imports=imports), path)
-        module = from_onnx(path, "net", NetworkOptions())
-        found = iter(run(module, [given for _, _, given, _ in cases]))
+        found = iter(computed(path, [given for _, _, given, _ in cases]))
         for name, _, _, wanted in cases:
             for one in wanted:
                 got, most = next(found), 2e-2 if one.dtype.itemsize == 2 else 1e-4
@@ -126,8 +121,9 @@ def test_operators_are_those_of_onnx(family, every, tmp_path):
     assert not wrong
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("version", [7, 9, 10, 11, 13])
-def test_operators_of_old_versions_are_converted(version, tmp_path):
+def test_operators_of_old_versions_are_converted(version, net):
     """Softmax of all dimensions behind one, slices and squeezes by attributes."""
     softmax = make.make_node("Softmax", ["x"], ["s"], axis=1)
     if version < 10:
@@ -136,32 +132,19 @@ def test_operators_of_old_versions_are_converted(version, tmp_path):
         cut = make.make_node("Slice", ["s", "from", "to", "axis"], ["c"])
     pool = make.make_node("ReduceMean", ["c"], ["m"], axes=[1], keepdims=1)
     constants = {"from": [1], "to": [9], "axis": [2]} if version >= 10 else {}
-    shape = [2, 3, 4]
-    path = written(
-        tmp_path / "net.onnx",
-        [softmax, cut, pool],
-        [("x", FLOAT, shape)],
-        [("m", FLOAT, [2, 1, 3])],
-        {name: np.array(values) for name, values in constants.items()},
-        version,
-    )
-    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    ends = [("x", FLOAT, [2, 3, 4])], [("m", FLOAT, [2, 1, 3])]
+    given, found = called(written(net, [softmax, cut, pool], *ends, constants, version=version))
     e = np.exp(given - given.max())
     total = e.sum(2, keepdims=True) if version >= 13 else e.sum((1, 2), keepdims=True)
     wanted = e / (e.sum(1, keepdims=True) if version >= 13 else total)
-    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
     np.testing.assert_allclose(found, wanted[:, :, 1:].mean(1, keepdims=True), rtol=1e-5)
 
 
-def test_shapes_that_the_graph_computes_are_folded(tmp_path):
+@pytest.mark.tvm
+def test_shapes_that_the_graph_computes_are_folded(net):
     """Also a branch whose condition depends on sizes alone; the batch is given by its name."""
     then, other = (
-        make.make_graph(
-            [make.make_node(op, ["r"], [f"{op}_y"])],
-            op,
-            [],
-            [make.make_tensor_value_info(f"{op}_y", FLOAT, None)],
-        )
+        onnx_graph([make.make_node(op, ["r"], [f"{op}_y"])], [], [(f"{op}_y", FLOAT, None)])
         for op in ("Neg", "Exp")
     )
     nodes = [
@@ -174,33 +157,21 @@ def test_shapes_that_the_graph_computes_are_folded(tmp_path):
         make.make_node("If", ["is_two"], ["y"], then_branch=then, else_branch=other),
     ]
     constants = {"zero": 0, "two": 2, "axes": [0], "rest": [-1]}
-    path = written(
-        tmp_path / "net.onnx",
-        nodes,
-        [("x", FLOAT, ["n", 3, 4])],
-        [("y", FLOAT, None)],
-        {name: np.array(values, np.int64) for name, values in constants.items()},
-    )
+    path = written(net, nodes, [("x", FLOAT, ["n", 3, 4])], [("y", FLOAT, None)], constants)
     for batch, function in ((2, np.negative), (3, np.exp)):
-        options = NetworkOptions(n=batch)
-        (given,) = onnx_inputs(path, "net", options, 0)
-        (found,) = run(from_onnx(path, "net", options), [given])
+        given, found = called(path, n=batch)
         np.testing.assert_allclose(found, function(given.reshape(batch, 12)), rtol=1e-5)
     with pytest.raises(PrunerError, match="network=net: sizes are open: x nx3x4"):
         from_onnx(path, "net", NetworkOptions())
 
 
-def test_quantised_tensors_are_right_within_a_step(tmp_path):
+@pytest.mark.tvm
+def test_quantised_tensors_are_right_within_a_step(net):
     """Weights of a scale for every channel, and an input that is quantised between."""
     rng = np.random.default_rng(0)
     weight = rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8)
-    constants = {
-        "s": np.float32(0.02),
-        "z": np.uint8(120),
-        "w": weight,
-        "ws": rng.uniform(0.01, 0.02, 4).astype(np.float32),
-        "wz": np.zeros(4, np.int8),
-    }
+    constants = {"s": np.float32(0.02), "z": np.uint8(120), "wz": np.zeros(4, np.int8)}
+    constants |= {"w": weight, "ws": rng.uniform(0.01, 0.02, 4).astype(np.float32)}
     nodes = [
         make.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
         make.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
@@ -208,47 +179,34 @@ def test_quantised_tensors_are_right_within_a_step(tmp_path):
         make.make_node("Conv", ["d", "dw"], ["c"]),
         make.make_node("QuantizeLinear", ["c", "s", "z"], ["y"]),
     ]
-    path = written(
-        tmp_path / "net.onnx",
-        nodes,
-        [("x", FLOAT, [1, 3, 8, 8])],
-        [("y", onnx.TensorProto.UINT8, [1, 4, 6, 6])],
-        constants,
-        version=19,
-    )
-    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
+    ends = [("x", FLOAT, [1, 3, 8, 8])], [("y", onnx.TensorProto.UINT8, [1, 4, 6, 6])]
+    path = written(net, nodes, *ends, constants, version=19)
+    given, found = called(path)
     (wanted,) = reference.ReferenceEvaluator(str(path)).run(None, {"x": given})
-    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
     assert np.abs(found.astype(int) - wanted).max() <= 1
 
 
-def test_numbers_that_choose_rows_are_below_their_number(tmp_path):
+@pytest.mark.tvm
+def test_numbers_that_choose_rows_are_below_their_number(net):
     nodes = [
         make.make_node("Gather", ["table", "kinds"], ["a"]),
         make.make_node("Cast", ["attention_mask"], ["m"], to=FLOAT),
         make.make_node("Mul", ["a", "m"], ["y"]),
     ]
-    path = written(
-        tmp_path / "net.onnx",
-        nodes,
-        [("kinds", INT64, [64]), ("attention_mask", INT64, [64])],
-        [("y", FLOAT, [64])],
-        {"table": np.arange(3, dtype=np.float32)},
-    )
-    kinds, mask = onnx_inputs(path, "net", NetworkOptions(), 0)
+    inputs = [("kinds", INT64, [64]), ("attention_mask", INT64, [64])]
+    table = {"table": np.arange(3, dtype=np.float32)}
+    kinds, mask = drawn(written(net, nodes, inputs, [("y", FLOAT, [64])], table))
     assert (set(kinds), set(mask)) == ({0, 1, 2}, {0, 1})
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(("operator", "most"), [("GatherElements", 4), ("GatherND", 2)])
-def test_numbers_that_index_are_within_what_they_index(tmp_path, operator, most):
+def test_numbers_that_index_are_within_what_they_index(net, operator, most):
     attributes = {"axis": 1} if operator == "GatherElements" else {}
-    path = written(
-        tmp_path / "net.onnx",
-        [make.make_node(operator, ["x", "i"], ["y"], **attributes)],
-        [("x", FLOAT, [2, 4]), ("i", INT64, [2, 64][::-1] if operator == "GatherND" else [2, 64])],
-        [("y", FLOAT, None)],
-    )
-    _, indices = onnx_inputs(path, "net", NetworkOptions(), 0)
+    node = make.make_node(operator, ["x", "i"], ["y"], **attributes)
+    shape = [64, 2] if operator == "GatherND" else [2, 64]
+    inputs = [("x", FLOAT, [2, 4]), ("i", INT64, shape)]
+    _, indices = drawn(written(net, [node], inputs, [("y", FLOAT, None)]))
     assert set(indices.flat) == set(range(most))
 
 
@@ -258,6 +216,7 @@ def refused(path):
     return str(caught.value)
 
 
+@pytest.mark.tvm
 def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
     assert refused(tmp_path / "none.onnx") == "network=net: no such file"
     (tmp_path / "text.onnx").write_text("no protobuf", encoding="utf-8")
@@ -265,6 +224,11 @@ def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
     identity = [make.make_node("Identity", ["x"], ["y"])]
     ends = ([("x", FLOAT, [2])], [("y", FLOAT, [2])])
     assert "of version 999" in refused(written(tmp_path / "new.onnx", identity, *ends, version=999))
+    chain = (("Det", "x", "d"), ("StringNormalizer", "d", "y"))
+    unknown = [make.make_node(operator, [given], [made]) for operator, given, made in chain]
+    square = [("x", FLOAT, [4, 4])], [("y", FLOAT, [])]
+    found = refused(written(tmp_path / "odd.onnx", unknown, *square))
+    assert "TVM cannot import Det, StringNormalizer; write" in found
     foreign = [make.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", scale=[1.0])]
     found = refused(written(tmp_path / "ml.onnx", foreign, *ends))
     assert "TVM cannot import ai.onnx.ml.Scaler; write" in found
@@ -275,19 +239,30 @@ def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
     assert "its input x is no tensor" in refused(written(tmp_path / "s.onnx", identity, *words))
 
 
-def test_weights_in_another_file(tmp_path):
+@pytest.mark.tvm
+def test_networks_that_train_and_lists_of_tensors_are_refused(net):
+    node = make.make_node("BatchNormalization", [*"xgbmv"], [*"ynw"], training_mode=1)
+    ends = [("x", FLOAT, [2, 4, 6, 6])], [("y", FLOAT, [2, 4, 6, 6])]
+    constants = {name: np.ones(4, np.float32) for name in "gbmv"}
+    with pytest.raises(PrunerError, match="training_mode=0"):
+        import_network(NetworkSource(name=str(written(net, [node], *ends, constants, version=15))))
+    node = make.make_node("SplitToSequence", ["x"], ["y"])
+    graph = onnx_graph([node], [("x", FLOAT, [2, 3])], [])
+    graph.output.append(make.make_tensor_sequence_value_info("y", FLOAT, None))
+    imports = [make.make_opsetid("", 17)]
+    onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9), net)
+    assert "its output y is no tensor of numbers" in refused(net)
+
+
+@pytest.mark.tvm
+def test_weights_in_another_file(tmp_path, net):
     weight = np.random.default_rng(0).random((4, 5), dtype=np.float32)
-    path = written(
-        tmp_path / "net.onnx",
-        [make.make_node("MatMul", ["x", "w"], ["y"])],
-        [("x", FLOAT, [2, 4])],
-        [("y", FLOAT, [2, 5])],
-        {"w": weight},
-    )
+    node = make.make_node("MatMul", ["x", "w"], ["y"])
+    ends = [("x", FLOAT, [2, 4])], [("y", FLOAT, [2, 5])]
+    path = written(net, [node], *ends, {"w": weight})
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, location="w.bin", size_threshold=0)
-    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
-    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    given, found = called(path)
     np.testing.assert_allclose(found, given @ weight, rtol=1e-5)
     (tmp_path / "w.bin").unlink()
     assert f"its weights are in w.bin, which is not in {tmp_path}" in refused(path)
@@ -295,6 +270,7 @@ def test_weights_in_another_file(tmp_path):
     assert "its weights in w.bin are cut off: 80 bytes are read" in refused(path)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("operator", "told"),
     [
@@ -302,26 +278,22 @@ def test_weights_in_another_file(tmp_path):
         ("Det", "TVM cannot import Det; write"),
     ],
 )
-def test_operators_that_tvm_cannot_convert_are_named(operator, told, tmp_path):
+def test_operators_that_tvm_cannot_convert_are_named(operator, told, net):
     node = make.make_node(operator, ["x"], ["y"])
     ends = [("x", FLOAT, [1, 1, 4, 4])], [("y", FLOAT, None)]
-    path = written(tmp_path / "net.onnx", [node], *ends)
-    assert told in refused(path)
+    assert told in refused(written(net, [node], *ends))
 
 
+@pytest.mark.tvm
 def test_a_long_sequence_is_refused_and_its_steps_are_the_same_functions(tmp_path):
-    from pruner.tune.networks.network_tasks import network_tasks
+    nodes = [make.make_node("LSTM", ["x", "w", "r"], ["", "h"], hidden_size=4)]
+    given = {"w": np.ones((1, 16, 3), np.float32), "r": np.ones((1, 16, 4), np.float32)}
 
     def layer(steps):
-        return written(
-            tmp_path / f"{steps}.onnx",
-            [make.make_node("LSTM", ["x", "w", "r"], ["", "h"], hidden_size=4)],
-            [("x", FLOAT, [steps, 1, 3])],
-            [("h", FLOAT, [1, 1, 4])],
-            {"w": np.ones((1, 16, 3), np.float32), "r": np.ones((1, 16, 4), np.float32)},
-        )
+        ends = [("x", FLOAT, [steps, 1, 3])], [("h", FLOAT, [1, 1, 4])]
+        return written(tmp_path / f"{steps}.onnx", nodes, *ends, given)
 
-    target = load_tvm().tvm.target.Target("llvm")
+    target = target_of("llvm")
     few, more = (
         network_tasks(lower(from_onnx(layer(n), "net", NetworkOptions()), target), target)
         for n in (3, 6)
@@ -339,72 +311,56 @@ def test_resampling_is_a_product_with_weights(mode, place):
     for scale in (0.6, 1.4, 2.3):
         node = make.make_node("Resize", ["x", "", "s"], ["y"], **attrs)
         scales = np.array([1, 1, 1, scale], np.float32)
-        evaluator = reference.ReferenceEvaluator(
-            make.make_model(
-                make.make_graph(
-                    [node],
-                    "net",
-                    [make.make_tensor_value_info("x", FLOAT, None)],
-                    [make.make_tensor_value_info("y", FLOAT, None)],
-                    [array(scales, "s")],
-                ),
-                opset_imports=[make.make_opsetid("", 19)],
-            )
-        )
-        (wanted,) = evaluator.run(None, {"x": data})
+        graph = onnx_graph([node], [("x", FLOAT, None)], [("y", FLOAT, None)], {"s": scales})
+        model = make.make_model(graph, opset_imports=[make.make_opsetid("", 19)])
+        (wanted,) = reference.ReferenceEvaluator(model).run(None, {"x": data})
         coded = {name: value.encode() for name, value in attrs.items()}
         matrix = weights(7, wanted.shape[-1], float(scales[3]), coded)
         np.testing.assert_allclose(data @ matrix.T, wanted, atol=1e-5)
 
 
-def test_dropout_is_nothing_or_refused(tmp_path):
+@pytest.mark.tvm
+def test_dropout_is_nothing_or_refused(net):
     """TVM's has two results, through which no layout passes."""
     ends = ([("x", FLOAT, [1, 3, 8, 8])], [("y", FLOAT, [1, 4, 6, 6])])
     weight = np.ones((4, 3, 3, 3), np.float32)
     convolution = make.make_node("Conv", ["x", "w"], ["c"])
     plain = make.make_node("Dropout", ["c"], ["y"])
-    path = written(tmp_path / "net.onnx", [convolution, plain], *ends, {"w": weight})
-    target = load_tvm().tvm.target.Target("llvm")
-    lower(from_onnx(path, "net", NetworkOptions()), target, NetworkFormat(layout="NHWC"))
+    path = written(net, [convolution, plain], *ends, {"w": weight})
+    module, form = from_onnx(path, "net", NetworkOptions()), NetworkFormat(layout="NHWC")
+    lower(module, target_of("llvm"), form)
     trains = make.make_node("Dropout", ["c", "ratio", "trains"], ["y"])
     constants = {"w": weight, "ratio": np.float32(0.5), "trains": np.array(True)}
-    path = written(tmp_path / "net.onnx", [convolution, trains], *ends, constants)
+    path = written(net, [convolution, trains], *ends, constants)
     assert "Dropout: it drops elements (training_mode)" in refused(path)
 
 
-def test_definitions_of_other_versions_are_taken(tmp_path):
-    ends = ([("x", FLOAT, [2, 3])], [("y", FLOAT, [2, 3])])
+@pytest.mark.tvm
+def test_definitions_of_other_versions_are_taken(net):
+    ends = [("x", FLOAT, [2, 3])], [("y", FLOAT, [2, 3])]
     celu = [make.make_node("Celu", ["x"], ["y"], alpha=0.5)]
-    path = written(tmp_path / "net.onnx", celu, *ends, version=17)
-    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
-    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    given, found = called(written(net, celu, *ends, version=17))
     wanted = np.maximum(given, 0) + np.minimum(0, 0.5 * (np.exp(given / 0.5) - 1))
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_whole_numbers_are_resampled_and_rounded(tmp_path):
+@pytest.mark.tvm
+def test_whole_numbers_are_rounded_and_nearest_pixels_of_tensorflow_are_further(net):
     pixels = np.arange(0, 200, 40, dtype=np.uint8).reshape(1, 1, 1, 5)
     attrs = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
-    kind = onnx.TensorProto.UINT8
-    path = written(
-        tmp_path / "net.onnx",
-        [make.make_node("Resize", ["x", "", "s"], ["y"], **attrs)],
-        [("x", kind, [1, 1, 1, 5])],
-        [("y", kind, [1, 1, 1, 7])],
-        {"s": np.array([1, 1, 1, 1.5], np.float32)},
-    )
-    (found,) = run(from_onnx(path, "net", NetworkOptions()), [pixels])
+    node, kind = make.make_node("Resize", ["x", "", "s"], ["y"], **attrs), onnx.TensorProto.UINT8
+    ends = [("x", kind, [1, 1, 1, 5])], [("y", kind, [1, 1, 1, 7])]
+    path = written(net, [node], *ends, {"s": np.array([1, 1, 1, 1.5], np.float32)})
+    (found,) = computed(path, [pixels])
     assert found.ravel().tolist() == [round(i / 1.5 * 40) for i in range(7)]
-
-
-def test_nearest_pixels_of_tensorflow_are_half_a_pixel_further():
     place = {"nearest_mode": b"floor", "coordinate_transformation_mode": b"tf_half_pixel_for_nn"}
     matrix = weights(5, 7, 1.5, place)
     assert matrix.argmax(1).tolist() == [int((i + 0.5) / 1.5) for i in range(7)]
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
-def test_pools_have_a_window_for_every_step_of_the_stride(mode, tmp_path):
+def test_pools_have_a_window_for_every_step_of_the_stride(mode, net):
     """Against ONNX's own evaluator; it has too few for ``SAME_LOWER``, the mirrored case."""
 
     def pools(mode):
@@ -416,9 +372,9 @@ def test_pools_have_a_window_for_every_step_of_the_stride(mode, tmp_path):
         ]
 
     ends = [("x", FLOAT, [1, 2, 7, 6])], [(name, FLOAT, [1, 2, 4, 3]) for name in "abc"]
-    path = written(tmp_path / "net.onnx", pools(mode), *ends)
-    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
-    found = run(from_onnx(path, "net", NetworkOptions()), [given])
+    path = written(net, pools(mode), *ends)
+    (given,) = drawn(path)
+    found = computed(path, [given])
     upper = reference.ReferenceEvaluator(str(written(path, pools("SAME_UPPER"), *ends)))
     mirror = np.s_[:, :, ::-1, ::-1] if mode == "SAME_LOWER" else np.s_[:]
     wanted = [one[mirror] for one in upper.run(None, {"x": given[mirror]})]
@@ -427,21 +383,9 @@ def test_pools_have_a_window_for_every_step_of_the_stride(mode, tmp_path):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
 
 
-def test_lists_of_tensors_are_refused_as_outputs(tmp_path):
-    node = make.make_node("SplitToSequence", ["x"], ["y"])
-    graph = make.make_graph(
-        [node],
-        "net",
-        [make.make_tensor_value_info("x", FLOAT, [2, 3])],
-        [make.make_tensor_sequence_value_info("y", FLOAT, None)],
-    )
-    imports = [make.make_opsetid("", 17)]
-    onnx.save(make.make_model(graph, opset_imports=imports, ir_version=9), tmp_path / "net.onnx")
-    assert "its output y is no tensor of numbers" in refused(tmp_path / "net.onnx")
-
-
+@pytest.mark.tvm
 @pytest.mark.parametrize("rounded", [True, False])
-def test_the_quantised_gemm_of_microsoft_is_right_within_a_step(rounded, tmp_path):
+def test_the_quantised_gemm_of_microsoft_is_right_within_a_step(rounded, net):
     """As onnxruntime's static quantisation writes it, with a scale for every column."""
     rng = np.random.default_rng(0)
     constants = {
@@ -459,11 +403,8 @@ def test_the_quantised_gemm_of_microsoft_is_right_within_a_step(rounded, tmp_pat
         make.make_node("QGemm", names, ["y"], domain="com.microsoft", transB=1),
     ]
     kind = onnx.TensorProto.UINT8 if rounded else FLOAT
-    path = written(
-        tmp_path / "net.onnx", nodes, [("x", FLOAT, [4, 8])], [("y", kind, [4, 5])], constants
-    )
-    (given,) = onnx_inputs(path, "net", NetworkOptions(), 0)
-    (found,) = run(from_onnx(path, "net", NetworkOptions()), [given])
+    path = written(net, nodes, [("x", FLOAT, [4, 8])], [("y", kind, [4, 5])], constants)
+    given, found = called(path)
     scale = 0.01 * constants["bs"]
     first = np.clip(np.rint(given / np.float32(0.01)), -128, 127)
     wanted = (first @ constants["b"].T.astype(float) + constants["c"]) * scale
@@ -483,6 +424,7 @@ POOLS = [
 ]
 
 
+@pytest.mark.tvm
 def test_places_of_maxima_are_those_of_onnxruntime(tmp_path):
     """Equal numbers among them; the first wins. All pools in one graph."""
     runtime = pytest.importorskip("onnxruntime")
@@ -502,6 +444,7 @@ def test_places_of_maxima_are_those_of_onnxruntime(tmp_path):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.tvm
 def test_maxima_go_back_to_their_places(tmp_path):
     """As SegNet does; against ONNX's own evaluator."""
     pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -535,7 +478,7 @@ def looped(path, limit, nodes, version=17, *, inputs=(), condition="go", constan
             make.make_tensor_value_info("next", FLOAT, None),
             make.make_tensor_value_info("row", FLOAT, None),
         ],
-        [array(np.asarray(1, np.int64), "one")],
+        [onnx.numpy_helper.from_array(np.asarray(1, np.int64), "one")],
     )
     return written(
         path,
@@ -554,7 +497,7 @@ def looped(path, limit, nodes, version=17, *, inputs=(), condition="go", constan
             "w": np.random.default_rng(0).random((4, 4), dtype=np.float32),
             **dict(constants),
         },
-        version,
+        version=version,
     )
 
 
@@ -581,6 +524,7 @@ def steps_of_all_kinds():
     ]
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(("version", "condition", "steps"), [(11, "go", 3), (17, "few", 2)])
 def test_loops_of_a_constant_number_of_steps_are_unrolled(version, condition, steps, tmp_path):
     """The number follows from a size or a condition; against ONNX's own evaluator."""
@@ -595,6 +539,7 @@ def test_loops_of_a_constant_number_of_steps_are_unrolled(version, condition, st
         np.testing.assert_allclose(mine, theirs, rtol=1e-5)
 
 
+@pytest.mark.tvm
 @pytest.mark.parametrize(
     ("limit", "condition", "told"),
     [

@@ -14,7 +14,7 @@ from pruner.errors import PrunerError
 from pruner.tune.networks.plain import plain, plain_module, tensors_of, with_tensors
 from pruner.tune.networks.signature import INPUTS, OUTPUTS
 from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
-from tests.tune.networks.test_signature import run
+from tests.tune.networks.lowered import run
 
 pytestmark = pytest.mark.tvm
 

@@ -3,8 +3,9 @@
 import json
 import sys
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Event, Thread
+from threading import Event
 
 import numpy as np
 import pytest
@@ -13,11 +14,15 @@ from torch import nn
 from torch.utils._pytree import register_pytree_node
 
 from pruner.errors import PrunerError
+from pruner.tune.networks import signature
 from pruner.tune.networks.plain import arguments_of, tensors_of
-from pruner.tune.networks.signature import INPUTS, OUTPUTS, PRECISION, ROUNDS, last_scales
+from pruner.tune.networks.signature import INPUTS, OUTPUTS
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
 from pruner.tune.networks.torch_changes import masks_by_values
+from tests.tune.networks.lowered import run
+from tests.tune.networks.operators.against_torch import Function
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 HERE = __name__
@@ -42,10 +47,6 @@ def nested():
 def by_name():
     _, args, named = nested()
     return Nested(), {"named": args[2], "x": args[0], "pair": args[1], **named}
-
-
-def one_tensor():
-    return nn.Linear(4, 2), torch.randn(3, 4)
 
 
 class InPlace(nn.Module):
@@ -78,10 +79,6 @@ def cache():
     return Cache(read=True), (torch.ones(1, 3), torch.tensor([1]))
 
 
-def counted():
-    return Cache(read=False), (torch.ones(1, 3), torch.tensor([1]))
-
-
 class Attribute(nn.Module):
     """State that torch.export takes for constants: a number, a list, a tensor."""
 
@@ -107,26 +104,6 @@ class Attribute(nn.Module):
         return self.last * 2
 
 
-def number():
-    return Attribute("number"), torch.ones(3)
-
-
-def listed():
-    return Attribute("list"), torch.ones(3)
-
-
-def keys():
-    return Attribute("keys"), torch.tensor([0.1, 0.2, 0.3])
-
-
-def rows():
-    return Attribute("rows"), torch.ones(3)
-
-
-def tensor():
-    return Attribute("tensor"), torch.ones(3)
-
-
 class Lazy(nn.Module):
     """A table that the first call makes, as rotary embeddings do: no state."""
 
@@ -138,27 +115,6 @@ class Lazy(nn.Module):
         if self.table is None:
             self.table = torch.arange(3.0)
         return x * self.table
-
-
-def lazy():
-    return Lazy(), torch.ones(3)
-
-
-def brain():
-    return nn.Linear(4, 4).to(torch.bfloat16), torch.ones(2, 4, dtype=torch.bfloat16)
-
-
-def double():
-    return nn.Sigmoid(), torch.randn(2, 4, dtype=torch.float64)
-
-
-class Halves(nn.Module):
-    def forward(self, x):
-        return (x.half() * 2).double().round()
-
-
-def halves():
-    return Halves(), torch.ones(2, 4, dtype=torch.float64)
 
 
 @dataclass
@@ -185,26 +141,12 @@ register_pytree_node(
 )
 
 
-class Classes(nn.Module):
-    def forward(self, x):
-        return Found(logits=x * 2), Rows([x, x + 1]), defaultdict(list, a=[x + 2])
-
-
-def classes():
-    return Classes(), torch.ones(3)
+def in_classes(x):
+    return Found(logits=x * 2), Rows([x, x + 1]), defaultdict(list, a=[x + 2])
 
 
 class Kept:
     """A class without tensors."""
-
-
-def unknown_class():
-    return Unknown(), torch.ones(3)
-
-
-class Unknown(nn.Module):
-    def forward(self, x):
-        return x * 2, Kept()
 
 
 def leaves():
@@ -215,27 +157,33 @@ def lost():
     return torch.load("lost.pt")
 
 
-def without_inputs():
-    return linear, 3
+linear, DOUBLES = nn.Linear(4, 2), torch.ones(2, 4, dtype=torch.float64)
+FACTORIES = {
+    "one_tensor": lambda: (nn.Linear(4, 2), torch.randn(3, 4)),
+    "counted": lambda: (Cache(read=False), (torch.ones(1, 3), torch.tensor([1]))),
+    "number": lambda: (Attribute("number"), torch.ones(3)),
+    "listed": lambda: (Attribute("list"), torch.ones(3)),
+    "keys": lambda: (Attribute("keys"), torch.tensor([0.1, 0.2, 0.3])),
+    "rows": lambda: (Attribute("rows"), torch.ones(3)),
+    "tensor": lambda: (Attribute("tensor"), torch.ones(3)),
+    "lazy": lambda: (Lazy(), torch.ones(3)),
+    "brain": lambda: (nn.Linear(4, 4).bfloat16(), torch.ones(2, 4, dtype=torch.bfloat16)),
+    "double": lambda: (nn.Sigmoid(), torch.randn(2, 4, dtype=torch.float64)),
+    "halves": lambda: (Function(lambda x: (x.half() * 2).double().round()), DOUBLES),
+    "classes": lambda: (Function(in_classes), torch.ones(3)),
+    "unknown_class": lambda: (Function(lambda x: (x * 2, Kept())), torch.ones(3)),
+    "without_inputs": lambda: (linear, 3),
+}
 
 
-linear = nn.Linear(4, 2)
+def __getattr__(name):
+    if name in FACTORIES:
+        return FACTORIES[name]
+    raise AttributeError(name)
 
 
 def source(name):
     return NetworkSource(name=f"{HERE}:{name}")
-
-
-def run(module, arrays):
-    """Outputs of an imported module on this CPU."""
-    import tvm
-    from tvm import relax
-
-    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-    built = tvm.compile(module, target=target)
-    machine = relax.VirtualMachine(built, tvm.cpu())
-    found = machine["main"](*[tvm.runtime.tensor(one) for one in arrays])
-    return [one.numpy() for one in ([found] if hasattr(found, "numpy") else found)]
 
 
 def eager(name):
@@ -243,15 +191,10 @@ def eager(name):
     return [one.detach().numpy() for one in tensors_of(module(*args, **kwargs))]
 
 
-@pytest.mark.parametrize(
+@some_slow(
     "name",
-    [
-        *("nested", "in_place", "counted", "double"),
-        *(
-            pytest.param(n, marks=pytest.mark.slow)
-            for n in ("by_name", "one_tensor", "lazy", "halves")
-        ),
-    ],
+    ["nested", "in_place", "counted", "double"],
+    ["by_name", "one_tensor", "lazy", "halves"],
 )
 def test_tensors_go_in_and_out_in_the_programs_order(name):
     found = run(import_network(source(name)), inputs_of(source(name)))
@@ -260,7 +203,7 @@ def test_tensors_go_in_and_out_in_the_programs_order(name):
         assert mine.dtype == theirs.dtype
 
 
-def test_structures_and_constants_are_kept():
+def test_structures_and_constants_are_kept_also_of_classes_that_torch_takes_apart():
     attrs = import_network(source("nested"))["main"].attrs
     value = lambda one: {"value": one}  # noqa: E731
     named = {"dict": [["more", {"list": [2, value(1)]}]]}
@@ -270,12 +213,12 @@ def test_structures_and_constants_are_kept():
     parts = {"list": [1, {"tuple": [value(3), 2]}]}
     wanted = {"dict": [["found", 0], ["none", value(None)], ["parts", parts]]}
     assert json.loads(attrs[OUTPUTS]) == wanted
-
-
-def test_classes_that_torch_takes_apart_may_be_outputs():
     attrs = import_network(source("classes"))["main"].attrs
     parts = [{"dict": [["logits", 0]]}, {"tuple": [1, 2]}, {"dict": [["a", {"list": [3]}]]}]
     assert json.loads(attrs[OUTPUTS]) == {"tuple": parts}
+
+
+SECOND_CALL = "a second call of Attribute with the same inputs has another result"
 
 
 def test_numbers_that_the_first_import_draws_change_no_weights():
@@ -298,26 +241,12 @@ def test_numbers_that_the_first_import_draws_change_no_weights():
             r"outputs\[1\] is of Kept: a library takes and returns tensors and const",
         ),
         ("lost", r"lost.pt: no such file \(line \d+ of test_signature.py: return torch.load"),
-    ],
-)
-def test_what_is_no_factory_is_told_in_one_line(name, told):
-    with pytest.raises(PrunerError, match=told):
-        import_network(source(name))
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
         ("cache", r"network=.*:cache: each call writes rows and reads"),
-        ("number", "a second call of Attribute with the same inputs has another result"),
-        ("listed", "a second call of Attribute"),
-        ("tensor", "a second call of Attribute"),
-        ("keys", "a second call of Attribute"),
-        ("rows", "a second call of Attribute"),
+        *((name, SECOND_CALL) for name in ("number", "listed", "tensor", "keys", "rows")),
         ("brain", r"computes in bfloat16, .* call \.float\(\)"),
     ],
 )
-def test_state_and_short_floats_are_refused_by_name(name, told):
+def test_what_is_no_factory_state_and_short_floats_are_told_in_one_line(name, told):
     with pytest.raises(PrunerError, match=told) as refused:
         import_network(source(name))
     assert "\n" not in str(refused.value)
@@ -325,8 +254,8 @@ def test_state_and_short_floats_are_refused_by_name(name, told):
 
 def test_the_precision_is_the_coarsest_type():
     attrs = {name: import_network(source(name))["main"].attrs for name in ("double", "halves")}
-    assert [str(one[PRECISION]) for one in attrs.values()] == ["float64", "float16"]
-    assert [bool(one[ROUNDS]) for one in attrs.values()] == [False, True]
+    assert [str(one[signature.PRECISION]) for one in attrs.values()] == ["float64", "float16"]
+    assert [bool(one[signature.ROUNDS]) for one in attrs.values()] == [False, True]
 
 
 def written(folder, factory, **how):
@@ -339,20 +268,14 @@ def written(folder, factory, **how):
     return str(folder / "net.pt2")
 
 
-SLOW = [pytest.param(factory, marks=pytest.mark.slow) for factory in (nested, in_place)]
-
-
-@pytest.mark.parametrize("factory", [by_name, *SLOW])
+@some_slow("factory", [by_name], [nested, in_place])
 def test_a_file_is_taken_as_its_factory_is(factory, tmp_path):
     given = NetworkSource(name=written(tmp_path, factory))
     found = run(import_network(given), inputs_of(given))
     module, (args, kwargs) = example_of(given)
     for mine, theirs in zip(found, tensors_of(module(*args, **kwargs)), strict=True):
         np.testing.assert_allclose(mine, theirs.detach().numpy(), rtol=1e-6)
-
-
-def test_a_file_keeps_no_state_either(tmp_path):
-    with pytest.raises(PrunerError, match="each call writes rows and reads"):
+    with pytest.raises(PrunerError, match="each call writes rows and reads"):  # as a factory's
         import_network(NetworkSource(name=written(tmp_path, cache)))
 
 
@@ -361,14 +284,11 @@ class Scaled(nn.Module):
         return x * times, x.shape[0]
 
 
-def scaled():
-    return Scaled(), (torch.randn(4, 3), 5)
-
-
 def test_an_open_number_and_a_file_without_examples(tmp_path):
     """The number becomes the one of the example; tensors without an example are drawn."""
     auto = torch.export.Dim.DYNAMIC
-    name = written(tmp_path, scaled, dynamic_shapes=({0: auto}, auto))
+    example = lambda: (Scaled(), (torch.randn(4, 3), 5))  # noqa: E731
+    name = written(tmp_path, example, dynamic_shapes=({0: auto}, auto))
     given = NetworkSource(name=name, options=NetworkOptions(batch=2))
     (x,) = inputs_of(given)
     module = import_network(given)
@@ -437,8 +357,8 @@ def test_scales_are_of_the_numbers_that_outputs_sum():
     x, mask = torch.tensor([1.0, 3.0, 8.0]), torch.tensor([True, False, False])
     # 4 at most from the mean, which is 4; the first is masked, so that 4 of the last is left
     wanted = [4.0, 0.0, 0.0, 0.0, 4.0, 0.0, 8.0, 9.0, 0.0]
-    assert last_scales(Ends(), ((x,), {"most": 1e9, "mask": mask})) == wanted
-    assert last_scales(Ends(), ((x, mask), {"most": 1e9})) == wanted
+    for given in ((x,), {"most": 1e9, "mask": mask}), ((x, mask), {"most": 1e9}):
+        assert signature.last_scales(Ends(), given) == wanted
 
 
 def test_threads_that_export_leave_torch_as_it_was():
@@ -459,9 +379,7 @@ def test_threads_that_export_leave_torch_as_it_was():
             other_is_in.set()
             one_is_out.wait()
 
-    threads = [Thread(target=job) for job in (one, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as pool:
+        for thread in [pool.submit(one), pool.submit(other)]:
+            thread.result()
     assert transformer._detect_is_causal_mask is before

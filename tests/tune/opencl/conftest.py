@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from pruner.program.device import load_device
-from tests.paths import CONF
+from pruner.tune.measure.machine import make_platform, on_opencl
+from tests.tune.targets import device_of
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +17,5 @@ def pocl():
             pytest.skip(f"{package} is not installed; pip install 'pruner[tvm,opencl]'")
     if shutil.which("g++") is None:
         pytest.skip("no C++ compiler (g++) on this machine")
-    from pruner.tune.measure.machine import make_platform, on_opencl
-
-    device = load_device(CONF / "platform" / "opencl-pocl.yaml")
+    device = device_of("opencl-pocl")
     return on_opencl(make_platform(device), device)[0]

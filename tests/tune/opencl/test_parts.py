@@ -1,12 +1,36 @@
-"""Parts of OpenCL devices that need no device: drivers, sources, launches, refusals."""
+"""OpenCL: parts that need no device; on PoCL programs are right, and run without TVM."""
 
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from experiments.common.comparison import started
 from pruner.errors import MissingExtra, PrunerError
+from pruner.tune.compiling import compiled
+from pruner.tune.measure.jobs import Timing
+from pruner.tune.measure.machine import make_platform, on_opencl
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings
+from pruner.tune.measure.numerics import inputs, worst_error
 from pruner.tune.opencl import runtime
+from pruner.tune.opencl.runtime import CHOSEN, RUNNER, launch_plan, load_runtime
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_file, from_operator
+from tests.paths import REPOSITORY
+from tests.tune.cuda_programs import DOUBLE, HEAD, UNKNOWN, kernel
+from tests.tune.measure.test_measurer import measured
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import device_of
+from tests.tune.unhurried import UNHURRIED
 
 pytestmark = pytest.mark.tvm
 
@@ -88,14 +112,7 @@ def test_drivers_of_the_system_stay_and_so_does_what_the_user_says(wheel, tmp_pa
     assert "OCL_ICD_VENDORS" not in runtime.driver_environment({"OCL_ICD_VENDORS": "mine"})
 
 
-def test_a_cache_folder_that_cannot_be_made_names_its_variable(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(PrunerError, match="XDG_CACHE_HOME="):
-        runtime.cache_folder()
-
-
-def test_without_a_compiler_that_works_one_line_says_so(tmp_path, monkeypatch):
+def test_without_a_compiler_or_a_cache_folder_one_line_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for name in ("CXX", "CC"):
         monkeypatch.delenv(name, raising=False)
@@ -110,6 +127,10 @@ def test_without_a_compiler_that_works_one_line_says_so(tmp_path, monkeypatch):
     with pytest.raises(PrunerError, match=r"cannot build TVM's OpenCL runtime: .*nonsense"):
         runtime.runtime_library()
     assert list((tmp_path / "pruner" / "opencl").glob("*.so")) == []
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(PrunerError, match="XDG_CACHE_HOME="):
+        runtime.cache_folder()
 
 
 GPU = ("Made Up", "Vendor", "Fast 7900", "1.2", "4", "96", "2500", "256", "65536", "1")
@@ -130,7 +151,7 @@ def driver(monkeypatch):
     return says
 
 
-def test_a_device_is_chosen_by_number_or_by_words(driver):
+def test_a_device_is_chosen_by_number_or_by_words_and_without_one_the_remedy_is_named(driver):
     driver([GPU, CPU])
     first = runtime.find_device(None)
     assert (first.name, first.on_cpu, first.clock_hz) == ("Fast 7900", False, 2.5e9)
@@ -142,9 +163,6 @@ def test_a_device_is_chosen_by_number_or_by_words(driver):
     for asked in (2, "7900 XT", "9"):  # a number is no part of a name
         with pytest.raises(PrunerError, match=r"measure.device= one of: 0: Fast 7900"):
             runtime.find_device(asked)
-
-
-def test_without_device_or_library_the_remedy_is_named(driver):
     driver([], "libOpenCL.so.1: cannot open shared object file")
     with pytest.raises(MissingExtra, match=r"pip install 'pruner\[opencl\]'"):
         runtime.devices()
@@ -154,14 +172,10 @@ def test_without_device_or_library_the_remedy_is_named(driver):
 
 
 def test_limits_are_asked_from_a_device_that_no_file_describes(driver):
-    from pruner.program.device import load_device
-    from pruner.tune.measure.machine import make_platform, on_opencl
-    from tests.paths import CONF
-
     driver([GPU, CPU])
 
     def limits(name, asked=None):
-        device = load_device(CONF / "platform" / f"{name}.yaml")
+        device = device_of(name)
         placed, found = on_opencl(make_platform(device), device, asked)
         attrs = placed.target.attrs
         assert placed.environments == ({runtime.CHOSEN: str(found.number)},)
@@ -172,3 +186,136 @@ def test_limits_are_asked_from_a_device_that_no_file_describes(driver):
     assert limits("opencl-pocl") == (1024, 9)  # the file's, but never more than there is
     with pytest.raises(PrunerError, match="no OpenCL device here is A770"):
         limits("arc-a770")
+
+
+ENDLESS = """b[i] = a[i]
+                while T.bool(True):
+                    b[i] = b[i] + T.float32(1)"""
+
+
+def program(folder, name, statement=DOUBLE, **places):
+    path = folder / f"{name}.py"
+    path.write_text(HEAD + kernel(statement, **places))
+    return from_file(path)[0].module
+
+
+def settings(**more):
+    timing = Timing(repeats=2, min_repeat_ms=1)
+    return MeasureSettings(timing=timing, builders=1, run_timeout_s=5.0, **more)
+
+
+@pytest.fixture(scope="module")
+def measurer(pocl):
+    with DeviceMeasurer(pocl, settings(), Phases()) as made:
+        assert made.exclusive  # its programs run on the cores that the search works on
+        yield made
+
+
+def test_what_fails_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
+    good, refused = program(tmp_path, "good"), program(tmp_path, "refused", UNKNOWN)
+    large = program(tmp_path, "large", blocks=1, lanes=8192, index="lane % 1024")
+    outcomes = measured(measurer, [good, refused, large, good])
+    assert [o.error for o in outcomes] == [None, "build_error", "build_error", None]
+    assert "no_such_function" in outcomes[1].message
+    assert "too many work items a group (8192, at most 4096)" in outcomes[2].message
+    assert all(o.latency_s > 0 for o in (outcomes[0], outcomes[3]))
+
+
+@pytest.mark.slow
+def test_a_kernel_that_never_ends_costs_one_candidate(measurer, tmp_path):
+    bad = program(tmp_path, "bad", ENDLESS)
+    outcomes = measured(measurer, [bad, program(tmp_path, "good")])
+    assert [o.error for o in outcomes] in (["run_timeout", None], ["build_timeout", None])
+
+
+def test_a_device_that_is_lost_is_no_fault_of_its_program(pocl, tmp_path):
+    gone = replace(pocl, environments=({CHOSEN: "7"},))
+    with DeviceMeasurer(gone, settings(), Phases()) as made:
+        (outcome,) = measured(made, [program(tmp_path, "good")])
+    assert outcome.error == "run_no_device"
+    assert not outcome.concerns_program
+
+
+PRODUCT = {"operator": "matmul", "m": 32, "n": 16, "k": 32, "epilogue": ["bias", "relu"]}
+AVERAGE = {"operator": "pool", "kind": "avg", "n": 1, "c": 8, "h": 8, "w": 8, "kh": 3, "kw": 3}
+AVERAGE |= {"stride": 1, "padding": 1}
+SOFTMAX = {"operator": "softmax", "rows": 8, "columns": 32}
+
+
+@some_slow("spec", [PRODUCT], [AVERAGE, SOFTMAX])
+def test_a_program_of_every_space_is_right_and_its_launches_run_without_tvm(pocl, tmp_path, spec):
+    tvm, module = load_tvm().tvm, from_operator(spec).module
+    load_runtime()
+    given = inputs(arguments(module))
+    wanted = [tvm.runtime.tensor(array) for array in given]
+    tvm.compile(module, target="llvm")["main"](*wanted)
+    (tmp_path / "run_opencl.py").write_text(RUNNER)
+    for number, design in enumerate(design_spaces(module, pocl.target)):
+        (row,) = BatchedSpace(design).sample(1, np.random.default_rng(number))
+        built = compiled(design.replay(row, 1).mod, pocl.target)
+        arrays = [tvm.runtime.tensor(array, tvm.device("opencl", 0)) for array in given]
+        built["main"](*arrays)
+        assert worst_error(arrays[-1].numpy(), wanted[-1].numpy()) < 1e-5
+    plan = launch_plan(built, arguments(module), "a target")  # of the last one
+    (tmp_path / "kernel.json").write_text(json.dumps(plan))
+    (tmp_path / "kernel.cl").write_text(built.mod.imports[0].inspect_source())
+    np.savez(tmp_path / "given.npz", *given)
+    script = (
+        "import numpy, run_opencl; given = numpy.load('given.npz'); "
+        "out = run_opencl.run('kernel.json', *[given[n] for n in given.files[:-1]]); "
+        "numpy.save('out.npy', out)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert worst_error(np.load(tmp_path / "out.npy"), wanted[-1].numpy()) < 1e-5
+
+
+def command(script, *words, code=0, **environment):
+    done = subprocess.run(
+        started([script, *words], REPOSITORY),
+        cwd=REPOSITORY, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return json.loads(done.stdout.splitlines()[-1]) if code == 0 else done.stderr.splitlines()[-1]
+
+
+SIZES = ["workload.m=32", "workload.n=32", "workload.k=32"]
+MATMUL = ["platform=opencl-pocl", "workload=matmul", *SIZES]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["pruner_live", "metaschedule", "random"])
+def test_the_commands_tune_go_on_and_deploy(pocl, tmp_path, policy):
+    words = [*MATMUL, f"policy={policy}", "budget.batch=4", "measure.min_repeat_ms=1", *UNHURRIED]
+    found = command("tune.py", *words, "budget.trials=8", f"outputs={tmp_path}")
+    assert (found["failed"], found["checked"], found["trials"]) == (0, True, 8)
+    again = command("tune.py", f"resume={found['run_dir']}", "budget.trials=12")
+    assert again["trials"] == 12
+    made = command("deploy", f"run={found['run_dir']}")
+    (kernel,) = made["kernels"].values()
+    assert [os.path.splitext(one)[1] for one in kernel["sources"]] == [".cl", ".json", ".py"]  # noqa: PTH122
+
+
+@pytest.mark.slow
+def test_what_cannot_work_is_one_line(pocl, tmp_path):
+    told = command("tune.py", "platform=opencl-pocl", "network=resnet18", code=2)
+    assert "networks are not built for OpenCL" in told
+    told = command("tune.py", *MATMUL, "workload.dtype=float16", code=2)
+    assert "cl_khr_fp16" in told
+    told = command("tune.py", *MATMUL, "measure.device=Radeon", code=2)
+    assert "measure.device= one of: 0:" in told
+    told = command("tune.py", *MATMUL, code=2, PRUNER_OPENCL_LIBRARY=str(tmp_path / "libOpenCL.so"))
+    assert "pip install 'pruner[opencl]'" in told
+
+
+def test_vectors_whose_lanes_straddle_rows_are_written_out(pocl):
+    """TVM by itself stops at them: "(eval_vec_) is false"."""
+    shape = {"n": 1, "ci": 128, "h": 7, "w": 7, "co": 128, "kh": 3, "kw": 3, "stride": 1}
+    workload = from_operator({"operator": "conv2d", "padding": 1, **shape})
+    row = [1, 1, 1, 1, 1, 4, 1, 1, 4, 8, 1, 1, 1, 7, 1, 1, 7, 1, 1, 1, 4, 32, 1, 1, 1, 3, 1, 1, 3]
+    design = design_spaces(workload.module, pocl.target)[0]
+    schedule = design.replay(np.array([*row, 2, 3, 0]), 1)
+    assert "__kernel" in compiled(schedule.mod, pocl.target).mod.imports[0].inspect_source()

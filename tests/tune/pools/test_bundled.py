@@ -1,7 +1,8 @@
-"""Each bundled set is a collection as docs/pools.md has it, and holds what its card promises."""
+"""Each bundled set is a collection as docs/pools.md has it; what of a collection is copied."""
 
 import gzip
 import json
+import shutil
 from collections import Counter, defaultdict
 from itertools import combinations, pairwise
 from statistics import mean, median
@@ -10,16 +11,19 @@ import numpy as np
 import pytest
 import yaml
 
+from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import FEW
 from pruner.data.frozen import FrozenSplit, draw_split
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, make_split
+from pruner.errors import PrunerError
 from pruner.features.columns import DATAFLOW_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.judging.judge import noise_ceiling, random_report
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.programs.dataset import load_programs
+from pruner.tune.pools.records import bundle
 from tests.checksums import assert_checksums
 from tests.paths import CONF, DATASETS
 
@@ -107,13 +111,10 @@ def test_pools_are_as_large_as_was_asked_but_for_small_spaces(records, about):
     assert max(sizes.values()) == asked
 
 
-def test_our_reader_takes_every_line(records, read):
+def test_our_reader_takes_every_line_and_all_programs_of_a_task_are_different(records, read):
     tasks, set_aside = read
     assert set_aside == 0
     assert sum(map(len, tasks)) == sum(map(len, records.values()))
-
-
-def test_all_programs_of_a_task_are_different(records):
     for name, lines in records.items():
         programs = {json.dumps(line["i"][1][1]) for line in lines}
         assert len(programs) == len(lines), name
@@ -161,17 +162,12 @@ def test_draws_are_even_over_design_spaces(records, about):
         assert max(counts) - min(counts) <= 1 + len(lines) - len(ran(lines)), name
 
 
-def test_exactly_the_design_spaces_that_records_name_are_there(folder, records):
+def test_files_are_records_with_their_design_spaces_and_name_no_machine(folder, records, about):
     named = {line["i"][1][1][0][1] for lines in records.values() for line in lines}
     there = (folder / "design_spaces").iterdir()
     assert {path.name.removesuffix(".json.gz") for path in there} == named
-
-
-def test_checksums_hold_and_cover_every_file(folder):
-    assert_checksums(folder)
-
-
-def test_nothing_names_the_machine_that_it_was_collected_on(about):
+    assert_checksums(folder)  # of every file
+    # nothing names the machine that it was collected on
     assert "/" not in json.dumps(about)
     assert "kernel" not in about["machine"]
 
@@ -273,3 +269,72 @@ def test_the_h200_split_is_two_draws_by_one_rule(read):
         for side in SIDES:
             drawn[side] |= set(draw.side(side))
     assert {side: set(frozen.side(side)) for side in SIDES} == drawn
+
+
+POOLS = (("cpu-sse4", "softmax_64_1000"), ("cpu-avx2", "matmul_128_128_128"))
+
+
+@pytest.fixture
+def collection(tmp_path):
+    """Two finished pools with what a collection leaves beside them."""
+    out = tmp_path / "pools"
+    shutil.copytree(DATASETS / "bundled/design_spaces", out / "design_spaces")
+    for platform, task in POOLS:
+        for folder, suffix in (("measure_records", ".json.gz"), ("pools", ".jsonl")):
+            (out / folder / platform).mkdir(parents=True, exist_ok=True)
+            (out / folder / platform / f"{task}{suffix}").touch()
+        name = f"measure_records/{platform}/{task}.json.gz"
+        shutil.copyfile(DATASETS / "bundled" / name, out / name)
+    about = json.loads((DATASETS / "bundled/about.json").read_text())
+    about["pools"] = [p for p in about["pools"] if (p["platform"], p["task"]) in POOLS]
+    about["machine"]["kernel"] = "6.1-of-this-host"
+    (out / "about.json").write_text(json.dumps(about))
+    return out
+
+
+@pytest.mark.tvm
+def test_records_their_spaces_and_what_was_measured_are_copied(collection, tmp_path):
+    found, copy = bundle(collection, tmp_path / "set"), tmp_path / "set"
+    names = [f"measure_records/{platform}/{task}.json.gz" for platform, task in POOLS]
+    lines = [
+        json.loads(line)
+        for name in names
+        for line in gzip.decompress((collection / name).read_bytes()).splitlines()
+    ]
+    spaces = {line["i"][1][1][0][1] for line in lines}
+    assert found == {"pools": 2, "records": len(lines), "spaces": len(spaces)}
+    names += [f"design_spaces/{space}.json.gz" for space in spaces]
+    files = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
+    assert files == {*names, "about.json", "SHA256SUMS"}
+    assert all((copy / name).read_bytes() == (collection / name).read_bytes() for name in names)
+    about = json.loads((copy / "about.json").read_text())
+    told = json.loads((collection / "about.json").read_text())
+    assert told["machine"].pop("kernel")
+    assert about == told
+    assert_checksums(copy)
+
+
+@pytest.mark.tvm
+def test_an_unfinished_collection_and_a_folder_that_is_there_are_refused(collection, tmp_path):
+    platform, task = POOLS[0]
+    path = collection / f"measure_records/{platform}/{task}.json.gz"
+    lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+    path.write_bytes(gzip.compress(b"".join(lines[1:])))  # of fewer programs than it has by now
+    with pytest.raises(PrunerError, match=f"{platform} {task} is not finished"):
+        bundle(collection, tmp_path / "set")
+    path.unlink()
+    with pytest.raises(PrunerError, match=f"{platform} {task} is not finished"):
+        bundle(collection, tmp_path / "set")
+    assert not (tmp_path / "set").exists()
+    with pytest.raises(PrunerError, match="exists and is left alone"):
+        bundle(collection, collection)
+    with pytest.raises(PrunerError, match=r"no about\.json in it"):
+        bundle(tmp_path, tmp_path / "set")
+
+
+@pytest.mark.tvm
+def test_the_command_bundles_without_workloads(collection, tmp_path, capsys):
+    run_door("collect", ["backend=tvm", f"out={collection}", f"bundle={tmp_path / 'set'}"])
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["pools"] == 2
+    assert result["out"] == str(tmp_path / "set")

@@ -80,14 +80,11 @@ def test_evolved_programs_are_new_legal_mutations():
     assert len(seen) == 24
 
 
-def test_structures_are_spaces_and_locations():
+def test_structures_are_spaces_and_locations_and_turns_go_round_spaces_first():
     space = union(10, 10)
     rows = np.array([[0, 1, 0], [0, 2, 0], [0, 1, 4], [1, 1, 0]])
     assert structures(space, rows).tolist() == [0, 0, 1, 2]
     assert location_slots(space.spaces[0]) == [1]
-
-
-def test_turns_go_round_spaces_first():
     space = np.array([0, 0, 0, 0, 1])
     structure = np.array([0, 0, 0, 1, 2])
     for seed in range(20):

@@ -33,6 +33,7 @@ def test_a_record_has_every_timing_and_costs_those_that_agree():
     assert found["r"][1:3] == [0, 1.5]
     assert [at for at, _ in found["timings"]] == [0.0, 100.0, 200.0]
     assert found["timings"][0][1] == [2.0, 2.02, 1.98]
+    assert "checked" not in found  # a ledger of before says nothing of checks
 
 
 def test_failures_are_records_with_ansors_numbers():
@@ -67,10 +68,6 @@ def test_what_was_not_checked_is_said_by_the_ledger_the_counts_and_the_record(tm
     assert about_pool(again, {})["unchecked"] == 1
     found = [record(one, ["aa"], [1], []) for one in again.programs[:3]]
     assert [one.get("checked") for one in found] == [True, False, None]
-
-
-def test_a_ledger_of_before_says_nothing_of_checks():
-    assert "checked" not in record(program(1.0), ["aa", "bb"], [3, 2], [])
 
 
 def test_what_was_written_is_read_again(tmp_path):
@@ -111,8 +108,7 @@ def test_a_ledger_that_was_changed_is_refused(tmp_path):
         measurement_log.path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"pool.jsonl: damaged .*delete it"):
             MeasurementLog(measurement_log.path)
-    measurement_log.path.write_bytes(
-        b'{"program": 7, "costs_s": [1.0]}\n'
-    )  # an older one has no checksum
+    older = b'{"program": 7, "costs_s": [1.0]}\n'  # without checksum
+    measurement_log.path.write_bytes(older)
     with pytest.raises(DataError, match="line 1"):
         MeasurementLog(measurement_log.path)

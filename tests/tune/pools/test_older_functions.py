@@ -8,32 +8,35 @@ import numpy as np
 import pytest
 import torch
 
+from pruner.data.metaschedule import _present, find_databases, read_workloads
 from pruner.data.quarantine import Quarantine
+from pruner.data.root import RecordRoot
+from pruner.data.stream import read_lines
 from pruner.errors import DataError, UnsupportedProgram
+from pruner.features.batch import featurize, featurize_nests
+from pruner.models.programs.dataset import load_programs
+from pruner.program.tir.saved import SpaceFolder
+from pruner.tune.pools.importing import import_databases
+from pruner.tune.pools.older_functions import _Graph, load_module
+from pruner.tune.spaces.lowered import lowered
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import normalised, operator
 from tests.paths import REPOSITORY
 from tests.tune.pools.old_graphs import Graph, matmul, packed
 
 pytestmark = pytest.mark.tvm
-pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 
 def load(saved):
-    from pruner.tune.pools.older_functions import load_module
-
     return load_module(json.dumps(saved).encode())
 
 
 def made_here(m, n, k):
-    from pruner.tune.workloads import operator
-
     return operator("matmul", m=m, n=n, k=k).module
 
 
 @pytest.mark.parametrize("ffi", [False, True], ids=["0.8 to 0.20", "0.21 and later"])
 def test_a_matmul_is_the_same_function_and_computes_the_same(ffi):
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import normalised
-
     tvm, found = load_tvm().tvm, normalised(load(matmul(4, 6, 8, ffi=ffi)))
     assert load_tvm().ffi.structural_equal(found, made_here(4, 6, 8))
     a, b = np.random.default_rng(0).random((2, 8, 8), np.float32)
@@ -67,15 +70,9 @@ EXPRESSIONS = {
     "FloorDiv": (binary("tir.FloorDiv"), lambda tvm, a, b: tvm.tirx.FloorDiv(a, b)),
     "Max": (binary("tir.Max"), lambda tvm, a, b: tvm.tirx.Max(a, b)),
     "LE": (binary("tir.LE", "bool"), lambda tvm, a, b: tvm.tirx.LE(a, b)),
-    "bitwise_and": (
-        call("tir.bitwise_and", 7, 3),
-        lambda tvm, a, b: tvm.ir.prim.expr.BitwiseAnd(a, b),
-    ),
+    "bitwise_and": (call("tir.bitwise_and", 7, 3), lambda t, a, b: t.ir.prim.expr.BitwiseAnd(a, b)),
     "shift_left": (call("tir.shift_left", 7, 3), lambda tvm, a, b: tvm.ir.prim.expr.LShift(a, b)),
-    "sqrt": (
-        call("tir.sqrt", 7),
-        lambda tvm, a, _: tvm.ir.Call("tirx.sqrt", [a], ret_ty="int32"),
-    ),
+    "sqrt": (call("tir.sqrt", 7), lambda t, a, _: t.ir.Call("tirx.sqrt", [a], ret_ty="int32")),
     "if_then_else": (
         call("tir.if_then_else", 7, 3, 3),
         lambda tvm, a, b: tvm.ir.Call("prim.if_then_else", [a, b, b], ret_ty="int32"),
@@ -84,18 +81,12 @@ EXPRESSIONS = {
         lambda g: g.add("tir.Cast", dtype="float16", value=g.number(7)),
         lambda tvm, a, _: tvm.tirx.Cast("float16", a),
     ),
-    "Select": (
-        select,
-        lambda tvm, a, b: tvm.tirx.Select(tvm.tirx.IntImm("bool", 1), a, b),
-    ),
+    "Select": (select, lambda t, a, b: t.tirx.Select(t.tirx.IntImm("bool", 1), a, b)),
 }
 
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_expressions_are_those_that_tvm_makes(name):
-    from pruner.tune.pools.older_functions import _Graph
-    from pruner.tune.tvm_import import load_tvm
-
     old, new = EXPRESSIONS[name]
     g = Graph()
     root = old(g)
@@ -164,10 +155,8 @@ POOL = 16  # line of resnet34's average pool in the database of 2023
 def database(folder, first_line, trace, pack=bytes):
     folder.mkdir()
     suffix = {bytes: "", gzip.compress: ".gz", lzma.compress: ".xz"}[pack]
-    lines = [
-        [0, [[trace, [[2, tile]]], [1e-3 * (number + 1)], TARGET, []]]
-        for number, tile in enumerate(TILES)
-    ]
+    costs = zip(TILES, (1e-3, 2e-3, 3e-3), strict=True)
+    lines = [[0, [[trace, [[2, tile]]], [cost_s], TARGET, []]] for tile, cost_s in costs]
     records = "".join(json.dumps(line) + "\n" for line in lines).encode()
     (folder / "database_workload.json").write_text(json.dumps(first_line) + "\n")
     (folder / f"database_tuning_record.json{suffix}").write_bytes(pack(records))
@@ -175,18 +164,11 @@ def database(folder, first_line, trace, pack=bytes):
 
 
 def imported(logs, out):
-    from pruner.data.metaschedule import find_databases
-    from pruner.tune.pools.importing import import_databases
-
     return import_databases(find_databases(logs)[0], out, "cpu-sse4", Quarantine())
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
 def test_an_old_database_gives_the_features_of_the_same_records_of_today(tmp_path, pack):
-    from pruner.data.root import RecordRoot
-    from pruner.models.programs.dataset import load_programs
-    from pruner.tune.tvm_import import load_tvm
-
     today = [[{"GetBlock": "GetSBlock"}.get(kind, kind), *rest] for kind, *rest in OLD_TRACE[:-1]]
     today[3][2], today[4][1], today[5][2] = [1, 0], ["b0", []], [1, -1]
     saved = json.loads(load_tvm().tvm.ir.save_json(made_here(8, 6, 4)))
@@ -194,10 +176,8 @@ def test_an_old_database_gives_the_features_of_the_same_records_of_today(tmp_pat
     ours = database(tmp_path / "new", ["17", packed(saved)], today)
     found = [imported(logs, tmp_path / f"{logs.name}-root") for logs in (theirs, ours)]
     assert [(one.records, one.failed, one.quarantined) for one in found] == [(3, 0, {})] * 2
-    old, new = (
-        load_programs(RecordRoot(tmp_path / f"{name}-root"), ["cpu-sse4"]).store
-        for name in ("old", "new")
-    )
+    roots = [RecordRoot(tmp_path / f"{name}-root") for name in ("old", "new")]
+    old, new = (load_programs(root, ["cpu-sse4"]).store for root in roots)
     np.testing.assert_array_equal(old.latency_s.numpy(), new.latency_s.numpy())
     rows = torch.arange(len(TILES))
     features = [store.programs(rows).statement.numpy() for store in (old, new)]
@@ -217,19 +197,7 @@ def test_a_function_that_is_not_read_is_named_with_its_release(tmp_path):
 
 @pytest.mark.slow
 def test_records_of_2023_have_the_features_of_the_schedules_that_were_measured(tmp_path):
-    """Against their own postprocessing, which TVM replays: two records of each of 19 tasks.
-
-    A task of Winograd's algorithm unrolls loops in its trace.
-    """
-    from pruner.data.metaschedule import _present, read_workloads
-    from pruner.data.stream import read_lines
-    from pruner.features.batch import featurize, featurize_nests
-    from pruner.program.tir.saved import SpaceFolder
-    from pruner.tune.pools.older_functions import load_module
-    from pruner.tune.spaces.lowered import lowered
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import normalised
-
+    """Against their own postprocessing, which TVM replays: two records of each of 19 tasks."""
     database = REPOSITORY.parent / "shared/data/metaschedule-a100/resnet34"
     if not database.is_dir():
         pytest.skip(f"{database} is not there")

@@ -5,11 +5,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pruner.search.decision_search import DecisionSearch
+from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
 from pruner.search.history import Candidate, History
+from pruner.search.policy import RandomDraws
 from pruner.tune.measure.measurer import Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.workloads import from_operator
 from tests.tune.run.test_loop import SIZES
 
 pytestmark = pytest.mark.tvm
@@ -23,14 +29,6 @@ def outcome(candidate):
 
 
 def test_failing_programs_of_a_union_are_proposed_less_and_less(platform):
-    from pruner.search.decision_search import decision_search
-    from pruner.search.policy import RandomDraws
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.union import UnionSpace
-    from pruner.tune.workloads import from_operator
-
     found = design_spaces(from_operator(SIZES).module, platform.target)
     space = UnionSpace([BatchedSpace(design) for design in found], Phases())
     rng = np.random.default_rng(0)
@@ -153,17 +151,13 @@ def test_a_drafted_program_comes_first_and_once():
     assert seconds(search.propose(3)) == [3, 4]
     assert search.propose(3) == []
     assert policy.asked == [2, 3, 3]
-
-
-def test_a_drafted_program_is_all_of_a_batch_of_one():
+    # it is all of a batch of one
     search, policy = counting()
     search.begin_with(np.array([[0, 4, 1]]))
     assert seconds(search.propose(1)) == [1]
     assert policy.asked == []
     assert seconds(search.propose(1)) == [0]
-
-
-def test_a_drafted_program_does_not_come_before_what_is_known():
+    # it does not come before what is known
     search, _ = counting()
     search.begin_with(np.array([[0, 4, 1]]))
     search.know(np.array([[0, 4, 7]]), np.array([1.0]))

@@ -43,9 +43,7 @@ def test_a_row_reads_back_as_it_was_written(tmp_path):
         trial(3, [], compiled_only=True),
     ]
     assert read_trials(written(tmp_path / "trials.jsonl", *rows)) == rows
-
-
-def test_only_what_ran_and_was_right_has_a_latency():
+    # only what ran and was right has a latency
     assert trial(1, [1.0, 2.0, 6.0]).latency_s == 3.0
     assert trial(1, [1.0], error="wrong_result").latency_s == float("inf")
     assert trial(1, [], compiled_only=True).latency_s == float("inf")

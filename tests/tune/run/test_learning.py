@@ -10,6 +10,9 @@ import torch
 from pruner import features
 from pruner.errors import PrunerError
 from pruner.features.batch import FeatureSpec
+from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.adaptation.moa import MomentumAdaptation
+from pruner.models.adaptation.warm import Scratch, Unchanged
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.columns import SCORE, draft_columns
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
@@ -23,6 +26,11 @@ from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.paths import conf_folder
 from pruner.search.history import History
+from pruner.tune.phases import Phases
+from pruner.tune.run.learning import LearnedScore, LiveLearner, OnlineModel, SharedModel, TreeModel
+from pruner.tune.run.verifier import verifier
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.union import UnionSpace
 from tests.models import synthetic
 from tests.tune.designs import designs_of
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, run
@@ -32,20 +40,11 @@ NARROW = {"width": 16, "dataflow_hidden": 8, "dataflow_width": 16}
 PROGRAMS = 24
 
 
-def gpu_space(phases):
-    """A matmul on a GPU, whose programs have the dataflow pattern."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.union import UnionSpace
-
-    designs = designs_of({**SIZES, "epilogue": ["relu"]}, "nvidia/nvidia-a100")
-    return UnionSpace([BatchedSpace(design) for design in designs[:4]], phases)
-
-
 @pytest.fixture(scope="module")
 def space():
-    from pruner.tune.phases import Phases
-
-    return gpu_space(Phases())
+    """A matmul on a GPU, whose programs have the dataflow pattern."""
+    designs = designs_of({**SIZES, "epilogue": ["relu"]}, "nvidia/nvidia-a100")
+    return UnionSpace([BatchedSpace(design) for design in designs[:4]], Phases())
 
 
 @pytest.fixture(scope="module")
@@ -69,52 +68,33 @@ def test_live_rows_of_the_release_are_those_of_the_paper_but_for_one_slip(space,
     np.testing.assert_allclose(official[:, 5:8, 0], np.log2(1 + 2 * iterations**2), atol=1e-3)
 
 
+def info_of(name, arguments, dataflow):
+    model, version = ModelSpec(name=name, arguments=arguments), features.FEATURE_SET_VERSION
+    return CheckpointInfo(model=model, feature_version=version, dataflow=dataflow)
+
+
 def saved(path, *, rows=8, seen=(), relative=False):
     torch.manual_seed(0)
     arguments = {**NARROW, "num_dataflow_rows": rows}
     scaler = ColumnScaler()
     scaler.statement_scale.uniform_(1, 40)
     scaler.dataflow_scale.uniform_(1, 40)
-    info = CheckpointInfo(
-        model=ModelSpec(name="PaCM", arguments=arguments),
-        feature_version=features.FEATURE_SET_VERSION,
-        dataflow={8: "official", 10: "paper"}[rows],
-    ).with_seen(seen)
+    info = info_of("PaCM", arguments, {8: "official", 10: "paper"}[rows]).with_seen(seen)
     ranker = NeuralRanker(PaCM(**arguments), scaler, relative=relative).eval()
     save_checkpoint(path / "best.safetensors", ranker, info)
     return path / "best.safetensors"
 
 
 def live(path, adaptation, told=None, model=PaCM):
-    from pruner.tune.run.verifier import verifier
-
-    return verifier(
-        model,
-        adaptation,
-        checkpoint=path,
-        platform="cpu-avx2",
-        seed=0,
-        log=(lambda _: None) if told is None else told.append,
-    )
+    log = (lambda _: None) if told is None else told.append
+    how = {"checkpoint": path, "platform": "cpu-avx2", "seed": 0, "log": log}
+    return verifier(model, adaptation, **how)
 
 
-def unchanged(setting):
-    from pruner.models.adaptation.warm import Unchanged
-
-    return Unchanged(setting)
-
-
-def moa(setting):
-    from pruner.models.adaptation.fitting import OnlineFit
-    from pruner.models.adaptation.moa import MomentumAdaptation
-
-    return MomentumAdaptation(setting, fit=OnlineFit(epochs=2, max_steps=2))
+moa = partial(MomentumAdaptation, fit=OnlineFit(epochs=2, max_steps=2))
 
 
 def score_of(model, space, rows):
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import LearnedScore
-
     return LearnedScore(synthetic.key("t", "cpu-avx2"), space, model, Phases())(rows)
 
 
@@ -135,7 +115,7 @@ def direct(ranker, found):
 
 def test_eight_rows_score_live_programs_as_the_network_does(tmp_path, space, draws):
     path = saved(tmp_path)
-    model = live(path, unchanged)()
+    model = live(path, Unchanged)()
     assert model.dataflow == "official"
     found = space.features(draws, FeatureSpec(dataflow="official"))
     assert found.valid.all()
@@ -145,9 +125,6 @@ def test_eight_rows_score_live_programs_as_the_network_does(tmp_path, space, dra
 
 
 def test_a_model_that_reads_the_analyzer_gets_it_of_live_programs(space, draws):
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import LearnedScore, OnlineModel
-
     everything = NeuralRanker(PaCM(**NARROW, residual=True), ColumnScaler(), relative=False).eval()
     model = OnlineModel(everything, "paper")
     key = synthetic.key("t", "v100")
@@ -167,12 +144,7 @@ def test_a_model_that_reads_the_analyzer_gets_it_of_live_programs(space, draws):
 def test_the_released_weights_score_live_programs(tmp_path, space, draws, shared):
     weights = read_official(shared / "data" / "official-checkpoints" / "pam_k80_1500.npz")
     arguments = {"num_dataflow_rows": 8, "norm_statistics": "batch"}
-    info = CheckpointInfo(
-        model=ModelSpec(name="PaCM", arguments=arguments),
-        feature_version=features.FEATURE_SET_VERSION,
-        dataflow="official",
-    )
-    ranker = official_ranker(weights)
+    ranker, info = official_ranker(weights), info_of("PaCM", arguments, "official")
     save_checkpoint(tmp_path / "best.safetensors", ranker, info)
     model = live(tmp_path / "best.safetensors", moa)()
     expected = direct(ranker, space.features(draws, FeatureSpec(dataflow="official")))
@@ -212,20 +184,14 @@ def test_a_run_leaves_what_it_learned_and_the_next_goes_on(tmp_path, platform, r
 
 
 def test_a_model_from_scratch_and_trees_are_left_too(tmp_path, platform):
-    from pruner.models.adaptation.fitting import OnlineFit
-    from pruner.models.adaptation.warm import Scratch
-
-    def scratch(setting):
-        return Scratch(setting, fit=OnlineFit(epochs=1, max_steps=1))
-
+    scratch = partial(Scratch, fit=OnlineFit(epochs=1, max_steps=1))
     models = {"PaCM": live(None, scratch, model=partial(PaCM, **NARROW)), "XGBoostRanker": "trees"}
     for name, model in models.items():
         tuning = run(tmp_path / name, platform, FakeMeasurer(), trials=12, model=model)
         shared = tuning._prepared.shared
         files = shared.keep(tmp_path / name, learn=True)
-        ranker, info = load_checkpoint(
-            files["adapted"], feature_version=features.FEATURE_SET_VERSION
-        )
+        version = features.FEATURE_SET_VERSION
+        ranker, info = load_checkpoint(files["adapted"], feature_version=version)
         assert info.model.name == name
         assert info.seen_tasks == {"cpu-avx2": ["matmul_64_64_64"]}
         index = torch.arange(4)
@@ -239,21 +205,14 @@ def test_a_model_from_scratch_and_trees_are_left_too(tmp_path, platform):
 def trees(path):
     store = synthetic.store()
     every = torch.arange(store.num_programs)
-    ranker = XGBoostRanker(num_rounds=3, min_child_weight=0)
+    arguments = {"num_rounds": 3, "min_child_weight": 0}
+    ranker = XGBoostRanker(**arguments)
     ranker.fit(store, every, every[:0], seed=0, num_threads=1)
-    info = CheckpointInfo(
-        model=ModelSpec(name="XGBoostRanker", arguments={"num_rounds": 3, "min_child_weight": 0}),
-        feature_version=features.FEATURE_SET_VERSION,
-        dataflow="paper",
-    )
-    save_checkpoint(path, ranker, info)
+    save_checkpoint(path, ranker, info_of("XGBoostRanker", arguments, "paper"))
     return ranker
 
 
 def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import LiveLearner, SharedModel, TreeModel
-
     shared, rng = SharedModel(TreeModel(seed=0)), np.random.default_rng(0)
     learner = LiveLearner(synthetic.key("t", "cpu-avx2"), space, shared, Phases(), rng)
     history, latency_s = History(space), np.arange(1.0, PROGRAMS + 1)
@@ -268,8 +227,6 @@ def test_programs_without_a_turn_are_no_part_of_what_is_learned(space, draws):
 
 def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
     """Half as many again must be new: one beside 4 is not, two are, two beside 6 are not."""
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.learning import LiveLearner, SharedModel, TreeModel
 
     class Counted(TreeModel):
         learned = ()
@@ -277,12 +234,9 @@ def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
         def learn(self, store):
             self.learned = (*self.learned, len(store.label))
 
-    model = Counted(seed=0)
+    model, rng = Counted(seed=0), np.random.default_rng(0)
     shared = SharedModel(model, refit=0.5)
-    learner = LiveLearner(
-        synthetic.key("t", "cpu-avx2"), space, shared, Phases(), np.random.default_rng(0)
-    )
-
+    learner = LiveLearner(synthetic.key("t", "cpu-avx2"), space, shared, Phases(), rng)
     history = History(space)
 
     def measured(start, end):
@@ -302,16 +256,13 @@ def test_a_batch_that_hardly_adds_waits_for_the_next_fit(space, draws):
     assert model.learned == (4, 6, 8)
 
 
-def test_trained_trees_score_as_they_are_and_are_not_adapted(tmp_path, space, draws):
+def test_trained_trees_score_as_they_are_and_other_rows_are_refused(tmp_path, space, draws):
     ranker = trees(tmp_path / "best.safetensors")
-    model = live(tmp_path / "best.safetensors", unchanged)()
+    model = live(tmp_path / "best.safetensors", Unchanged)()
     expected = ranker.score(space.features(draws))
     np.testing.assert_array_equal(score_of(model, space, draws), expected)
     assert model.keep(tmp_path / "nothing", []) == {}
     with pytest.raises(PrunerError, match="XGBoostRanker cannot be adapted; adaptation=none"):
         live(tmp_path / "best.safetensors", moa)
-
-
-def test_other_rows_are_refused(tmp_path):
     with pytest.raises(PrunerError, match="made for 9 dataflow rows, live spaces compute 8 or 10"):
-        live(None, unchanged, model=partial(PaCM, num_dataflow_rows=9))
+        live(None, Unchanged, model=partial(PaCM, num_dataflow_rows=9))

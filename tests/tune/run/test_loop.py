@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +11,29 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.models.adaptation.base import Setting
+from pruner.models.adaptation.warm import Continue
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.networks.pacm import PaCM
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import RoundSettings
+from pruner.tune import workloads
+from pruner.tune.measure.measurer import MeasureSettings, Outcome
+from pruner.tune.networks import draft_task
+from pruner.tune.phases import Phases
+from pruner.tune.run import setup
+from pruner.tune.run.budget import TuneBudget
+from pruner.tune.run.database import RECORDS, Database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.learning import AdaptedModel, TreeModel
+from pruner.tune.run.loop import TuningRun
+from pruner.tune.run.result import TaskOutcome, Tuned
+from pruner.tune.run.tune_options import RunContext, TuneOptions
+from pruner.tune.spaces import opening
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import arguments, from_operator
 from tests.paths import CONF
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -48,8 +70,6 @@ class FakeMeasurer:
         self.done.append("cancelled")
 
     def results(self, batch, accept, check, stopped):
-        from pruner.tune.measure.measurer import Outcome
-
         for position, candidate in enumerate(batch):
             if stopped():
                 return
@@ -70,20 +90,6 @@ def run(
     draft_all=False,
     **budget,
 ):  # fmt: skip
-
-    from pruner.models.analyzer.analyzer import load_analyzer
-    from pruner.search.explorer import ExplorerSettings
-    from pruner.search.policy import RoundSettings
-    from pruner.tune import workloads
-    from pruner.tune.measure.measurer import MeasureSettings
-    from pruner.tune.networks import draft_task
-    from pruner.tune.phases import Phases
-    from pruner.tune.run import setup
-    from pruner.tune.run.budget import TuneBudget
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.loop import TuningRun
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-
     small = ExplorerSettings(population=48, generations=1, keep=32)
     folder.mkdir(exist_ok=True)
     options = TuneOptions(
@@ -118,12 +124,7 @@ def run(
 
 def two_of(design_spaces):
     """Two spaces of three or more: the seconds of a run are those of its spaces."""
-
-    def few(module, target):
-        found = design_spaces(module, target)
-        return found[1:3] or found
-
-    return few
+    return lambda *given: design_spaces(*given)[1:3] or design_spaces(*given)
 
 
 _FINISHED = {}
@@ -140,13 +141,6 @@ def finished(folder, platform, **options):
 
 
 def made_model(kind):
-    from functools import partial
-
-    from pruner.models.adaptation.base import Setting
-    from pruner.models.adaptation.warm import Continue
-    from pruner.models.networks.pacm import PaCM
-    from pruner.tune.run.learning import AdaptedModel, TreeModel
-
     if not isinstance(kind, str):
         return kind()
     if kind == "trees":
@@ -161,13 +155,7 @@ def measured(folder):
     return [(r.task, r.batch, r.position, r.space, r.decisions, r.costs_s, r.error) for r in rows]
 
 
-@pytest.mark.parametrize(
-    ("model", "lag", "prior"),
-    [
-        ("pacm", 1, 0.0),
-        *(pytest.param("trees", *case, marks=pytest.mark.slow) for case in ((0, 16.0), (3, 0.0))),
-    ],
-)
+@some_slow(("model", "lag", "prior"), [("pacm", 1, 0.0)], [("trees", 0, 16.0), ("trees", 3, 0.0)])
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, model, lag, prior):
     options = {"model": model, "prior": prior}
     run(tmp_path / "whole", platform, FakeMeasurer(lag), **options)
@@ -180,33 +168,16 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path, platform, mod
     assert len({(*row[4], row[3]) for row in measured(tmp_path / "whole")}) == 24
 
 
-@pytest.mark.slow
-def test_several_tasks_share_the_budget_and_resume_too(tmp_path, platform):
-    options = {"specs": (SIZES, OTHER), "trials": 18, "model": "pacm"}
-    run(tmp_path / "whole", platform, FakeMeasurer(), **options)
-    with pytest.raises(Killed):
-        run(tmp_path / "killed", platform, FakeMeasurer(dies_at=12), **options)
-    run(tmp_path / "killed", platform, FakeMeasurer(), **options)
-    rows = measured(tmp_path / "whole")
-    assert measured(tmp_path / "killed") == rows
-    assert {row[0] for row in rows} == {"matmul_64_64_64", "matmul_32_64_64"}
-    assert [row[1] for row in rows[:8]] == [1] * 4 + [2] * 4
-    assert rows[0][0] != rows[4][0]  # every task is begun first
-
-
 def test_a_task_gets_no_second_batch_before_the_results_of_its_first(tmp_path, platform):
-    """With a batch proposed ahead, the third is chosen while the second task's first is measured:
-    it is the first task's, whose results are known."""
+    """The third batch is chosen while the second task's first is measured."""
     run(tmp_path, platform, FakeMeasurer(lag=1), specs=(SIZES, OTHER), trials=18)
     tasks = {row[1]: row[0] for row in measured(tmp_path)}
     first, second = "matmul_64_64_64", "matmul_32_64_64"
     assert [tasks[n] for n in (1, 2, 3)] == [first, second, first]
 
 
-@pytest.mark.parametrize("lag", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_a_separate_device_builds_what_is_chosen_while_an_earlier_batch_is_measured(
-    tmp_path, platform, lag
-):
+@some_slow("lag", [1], [3])
+def test_a_device_builds_what_is_chosen_while_a_batch_is_measured(tmp_path, platform, lag):
     """So a slow build holds up its own batch alone; a CPU builds nothing while it times."""
     device, cpu = FakeMeasurer(lag), FakeMeasurer(lag, exclusive=True)
     run(tmp_path / "device", platform, device, trials=30)
@@ -216,20 +187,9 @@ def test_a_separate_device_builds_what_is_chosen_while_an_earlier_batch_is_measu
     assert device.done == ["built"] * lag + ["built", "measured"] * (5 - lag) + ["measured"] * lag
 
 
-def running_best(rows):
-    """Before every trial: the best latency of the trials before it."""
-    costs = [float("inf") if error else costs_s[0] for *_, costs_s, error in rows]
-    return np.minimum.accumulate([float("inf"), *costs])
-
-
-@pytest.mark.parametrize(
-    ("lag", "exclusive"), [(0, True), pytest.param(1, True, marks=pytest.mark.slow), (1, False)]
-)
-def test_what_is_known_when_a_program_runs_is_the_same_in_a_resumed_run(
-    tmp_path, platform, lag, exclusive
-):
-    """So a resumed run leaves out the same repeats. Batches of a separate device run in no certain
-    order: there only batches count that had ended when a batch was chosen."""
+@some_slow(("lag", "exclusive"), [(0, True), (1, False)], [(1, True)])
+def test_what_is_known_when_a_program_runs_survives_a_resume(tmp_path, platform, lag, exclusive):
+    """On a separate device only batches count that had ended when a batch was chosen."""
     whole, known_s = FakeMeasurer(lag, exclusive=exclusive), []
     run(tmp_path / "whole", platform, whole)
     for dies_at in (4, 7, 9, None):
@@ -238,7 +198,9 @@ def test_what_is_known_when_a_program_runs_is_the_same_in_a_resumed_run(
             run(tmp_path / "killed", platform, fake)
         known_s += fake.known_s
     assert known_s == whole.known_s
-    best_s, batch = running_best(measured(tmp_path / "whole")), 6
+    rows, batch = measured(tmp_path / "whole"), 6
+    costs = [float("inf") if error else costs_s[0] for *_, costs_s, error in rows]
+    best_s = np.minimum.accumulate([float("inf"), *costs])  # before every trial
     if exclusive:
         assert known_s == best_s[:-1].tolist()
     else:  # the third batch was chosen after the first had ended
@@ -258,8 +220,6 @@ class Falling(FakeMeasurer):
     """The first six programs of a run take 10 s, all others 5 s."""
 
     def results(self, batch, accept, check, stopped):
-        from pruner.tune.measure.measurer import Outcome
-
         for position in range(len(batch)):
             self.asked += 1
             if self.asked == self.dies_at:
@@ -267,10 +227,8 @@ class Falling(FakeMeasurer):
             yield position, Outcome(costs_s=(10.0 if self.asked <= 6 else 5.0,))
 
 
-@pytest.mark.parametrize("measured_before", [7, pytest.param(8, marks=pytest.mark.slow)])
-def test_a_run_that_stands_still_resumes_as_if_nothing_had_happened(
-    tmp_path, platform, measured_before
-):
+@some_slow("measured_before", [7], [8])
+def test_a_run_that_stands_still_resumes_exactly(tmp_path, platform, measured_before):
     """All batches are chosen before the third is measured, so no later choice saves the state."""
     options = {"trials": 16, "batch_size": 2, "patience": 1, "tolerance": 0.01}
     whole = run(tmp_path / "whole", platform, Falling(3), **options)
@@ -288,8 +246,6 @@ def test_a_task_ends_when_all_its_programs_are_measured(tmp_path, platform):
     (task,) = run(tmp_path, platform, FakeMeasurer(), specs=(tiny,), trials=40).tasks
     assert task.exhausted
     assert 4 <= task.trials <= 12  # at most three spaces of four unroll depths
-    from pruner.tune.run.result import TaskOutcome, Tuned
-
     found = TaskOutcome.of(task.workload, read_trials(tmp_path / JOURNAL_FILE), exhausted=True)
     whole = Tuned(tasks=[found], seconds={}, folder=tmp_path, work_dir=tmp_path).metrics()
     told = whole["tasks"][task.workload.name]
@@ -304,17 +260,12 @@ class Unplugged(FakeMeasurer):
         self.turns, self.error = turns, error
 
     def results(self, batch, accept, check, stopped):
-        from pruner.tune.measure.measurer import Outcome
-
         for position, outcome in super().results(batch, accept, check, stopped):
             gone = Outcome(error=self.error, message="no tracker")
             yield position, outcome if self.asked <= self.turns else gone
 
 
-@pytest.mark.parametrize(
-    ("lag", "error"),
-    [(0, "build_no_worker"), pytest.param(1, "run_no_device", marks=pytest.mark.slow)],
-)
+@some_slow(("lag", "error"), [(0, "build_no_worker")], [(1, "run_no_device")])
 def test_a_run_without_a_device_stops_and_goes_on_later(tmp_path, platform, lag, error):
     run(tmp_path / "whole", platform, FakeMeasurer(lag))
     folder = tmp_path / "stopped"
@@ -345,10 +296,6 @@ def test_single_programs_without_a_turn_are_trials(tmp_path, platform):
 
 def test_tvm_applies_the_database(tmp_path, platform):
     """TVM's own way back: compile_tir finds the best schedule of the run."""
-    from pruner.tune.run.database import Database
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     finished(tmp_path / "run", platform)
     rows = read_trials(tmp_path / "run" / JOURNAL_FILE)
     database = Database(tmp_path / "run").tvm_database
@@ -367,8 +314,6 @@ def test_tvm_applies_the_database(tmp_path, platform):
 
 
 def test_a_torn_database_line_is_cut(tmp_path, platform):
-    from pruner.tune.run.database import RECORDS, Database
-
     finished(tmp_path / "run", platform, trials=6)
     size = len(Database(tmp_path / "run").tvm_database)
     with (tmp_path / "run" / RECORDS).open("ab") as file:
@@ -379,24 +324,8 @@ def test_a_torn_database_line_is_cut(tmp_path, platform):
     assert len(Database(tmp_path / "run").tvm_database) == size
 
 
-@pytest.mark.slow
-def test_the_draft_of_a_space_without_formulas_still_tunes(tmp_path, platform, monkeypatch):
-    """A space that the engine refuses goes through TVM's replay."""
-    from pruner.errors import UnsupportedProgram
-    from pruner.tune.spaces import opening
-
-    def refuse(_):
-        raise UnsupportedProgram("strange", "for the test")
-
-    monkeypatch.setattr(opening, "BatchedSpace", refuse)
-    tuning = run(tmp_path / "run", platform, FakeMeasurer(), trials=12)
-    assert tuning.trials == 12
-
-
 def test_tasks_are_made_ready_when_they_are_chosen(tmp_path, platform, monkeypatch):
     """Of three tasks two fit into the budget; a resumed run makes ready what it had."""
-    from pruner.tune.spaces import opening
-
     made = []
     real = opening.BatchedSpace
     monkeypatch.setattr(opening, "BatchedSpace", lambda d: made.append(d) or real(d))
@@ -412,9 +341,6 @@ def test_tasks_are_made_ready_when_they_are_chosen(tmp_path, platform, monkeypat
 
 
 def test_a_task_without_programs_costs_only_itself(tmp_path, platform, monkeypatch):
-    from pruner.tune.run import setup
-    from pruner.tune.workloads import arguments
-
     real = setup.design_spaces
 
     def none_for_the_second(module, target):

@@ -2,11 +2,23 @@
 
 import numpy as np
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
 
 from pruner.cli.shared.known import chosen
+from pruner.cli.shared.options import build
 from pruner.errors import PrunerError
+from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.paths import conf_folder
 from pruner.search.policy import RoundSettings
+from pruner.tune.measure.measurer import Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.run.budget import Effort
+from pruner.tune.run.learning import TreeModel
+from pruner.tune.run.tune_options import LIVE
+from pruner.tune.workloads import operator
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import platform_of, prepared
 
 pytestmark = pytest.mark.tvm
 RIVALS = {"ansor_tvm", "metaschedule"}  # bring their own search: tests/cli/test_tune.py
@@ -15,53 +27,27 @@ PRESETS = sorted(path.stem for path in (conf_folder() / "policy").glob("*.yaml")
 
 @pytest.fixture(scope="module")
 def analyzer():
-    from pruner.models.analyzer.analyzer import load_analyzer
-
     return load_analyzer(conf_folder(), "a100")
+
+
+def composed(preset):
+    """The policy of a preset."""
+    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
+        return build(compose("tune", [f"policy={preset}"]).policy)
 
 
 FAST = ("pool", "pruner_network", "random")  # pruner_live is pruner_network with larger numbers
 
 
-@pytest.mark.parametrize(
-    "preset",
-    [
-        pytest.param(name, marks=() if name in FAST else pytest.mark.slow)
-        for name in PRESETS
-        if name not in RIVALS
-    ],
-)
+@some_slow("preset", FAST, sorted({*PRESETS} - RIVALS - {*FAST}))
 def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyzer, preset):
-    from hydra import compose, initialize_config_dir
-
-    from pruner.cli.shared.options import build
-    from pruner.program.device import load_device
-    from pruner.tune.measure.machine import make_platform
-    from pruner.tune.measure.measurer import MeasureSettings, Outcome
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.learning import TreeModel
-    from pruner.tune.run.setup import Prepared
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.workloads import operator
-
     if preset == "adatune":
         pytest.importorskip("lightgbm")
-    with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-        policy = build(compose("tune", [f"policy={preset}"]).policy)
-    options = TuneOptions(
-        platform=make_platform(load_device(conf_folder() / "platform" / "a100.yaml")),
-        policy=policy,
-        measure=MeasureSettings(check=False, baseline=False),
-        analyzer=analyzer,
-        make_model=(lambda: TreeModel(seed=0, num_rounds=3)) if policy.takes_model else None,
-    )
-    context = RunContext(
-        platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
-        folder=tmp_path, log=lambda _: None,
-    )  # fmt: skip
-    (task,) = Prepared([operator("matmul", m=128, n=128, k=128)], options, context).tasks
-    seen = set()
+    policy, phases, seen = composed(preset), Phases(), set()
+    matmul, platform = operator("matmul", m=128, n=128, k=128), platform_of("a100")
+    make_model = (lambda: TreeModel(seed=0, num_rounds=3)) if policy.takes_model else None
+    given = {"analyzer": analyzer, "make_model": make_model, "phases": phases}
+    (task,) = prepared(matmul, policy, tmp_path, platform, **given).tasks
     for _ in range(2):
         candidates = task.search.propose(8)
         assert len(candidates) == 8
@@ -69,22 +55,13 @@ def test_a_preset_proposes_legal_new_programs_round_after_round(tmp_path, analyz
         task.search.observe(candidates, [Outcome(costs_s=(float(s),)) for s in latency_s])
         seen |= {(c.space, *c.decisions.tolist()) for c in candidates}
     assert len(seen) == 16
-    assert context.phases.seconds()["train"] > 0 or not policy.takes_model
+    assert phases.seconds()["train"] > 0 or not policy.takes_model
 
 
-def test_the_sizes_of_the_presets_are_those_of_their_sources():
-    """docs/paper.md: 512 drafted of five generations; the release: 1,536, two generations."""
-    from hydra import compose, initialize_config_dir
-
-    from pruner.cli.shared.options import build
-
-    def preset(name):
-        with initialize_config_dir(str(conf_folder()), version_base="1.3"):
-            return build(compose("tune", [f"policy={name}"]).policy)
-
-    assert preset("pruner_official") == RoundSettings()
-    paper = preset("pruner_paper")
-    assert (paper.draft.keep, paper.redraft_period, paper.verify_only_draft) == (512, 1, True)
+def test_presets_are_the_settings_of_python():
+    """Of the release, and of `this_cpu`; tests/search/test_presets.py has sizes by name."""
+    assert composed("pruner_official") == RoundSettings()
+    assert composed("pruner_live") == LIVE
 
 
 @pytest.mark.parametrize(
@@ -96,8 +73,6 @@ def test_the_sizes_of_the_presets_are_those_of_their_sources():
     ],
 )
 def test_an_effort_says_what_a_budget_leaves_open(name, network, alone):
-    from hydra.utils import instantiate
-
     effort = instantiate(chosen("effort", name))
     open_ = {"trials": None, "seconds": None, "patience": None, "batch": 16, "tolerance": 0.01}
     whole = effort.budget(open_, 15)
@@ -108,17 +83,10 @@ def test_an_effort_says_what_a_budget_leaves_open(name, network, alone):
     assert (given.trials, given.seconds, given.patience) == (7, 3.0, 2)
 
 
-def test_only_the_draft_measures_nothing():
-    from hydra.utils import instantiate
-
+def test_only_the_draft_measures_nothing_and_has_no_budget():
     files = sorted((conf_folder() / "effort").glob("*.yaml"))
     silent = [f.stem for f in files if not instantiate(chosen("effort", f.stem)).measures]
     assert silent == ["draft"]
-
-
-def test_a_draft_has_no_budget():
-    from pruner.tune.run.budget import Effort
-
     draft = Effort(trials_per_task=0)
     draft.budget({"trials": None, "batch": 16}, None)
     with pytest.raises(PrunerError, match=r"leave budget\.trials= out"):

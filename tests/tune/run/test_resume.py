@@ -11,17 +11,20 @@ from dataclasses import replace
 import pytest
 
 from pruner.errors import PrunerError
+from pruner.tune import workloads
+from pruner.tune.run.database import RECORDS, WORKLOADS, Database, open_database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
+from pruner.tune.workloads import from_operator, operator
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, finished, measured, run
+from tests.tune.run.test_snapshot import Touch
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
 
 def recorded(folder):
     """Repeats of every record of the database."""
-    from pruner.tune.run.database import Database
-
     records = Database.read(folder).tvm_database.get_all_tuning_records()
     return Counter(tuple(float(cost) for cost in record.run_secs) for record in records)
 
@@ -32,8 +35,6 @@ def ran(folder):
 
 
 def test_a_kill_between_journal_and_database_costs_neither(tmp_path, platform, monkeypatch):
-    from pruner.tune.run.database import Database
-
     finished(tmp_path / "whole", platform)
     commit, calls = Database.commit_json, []
 
@@ -53,8 +54,6 @@ def test_a_kill_between_journal_and_database_costs_neither(tmp_path, platform, m
 
 
 def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
-    from pruner.tune.run.database import RECORDS, WORKLOADS, Database, open_database
-
     finished(tmp_path, platform, specs=(SIZES, OTHER), trials=12)
     before, best = recorded(tmp_path), {}
     original = Database.read(tmp_path).best(workload(SIZES), platform.target)
@@ -76,18 +75,11 @@ def test_a_database_that_is_gone_or_damaged_is_made_anew(tmp_path, platform):
 
 
 def workload(spec):
-    from pruner.tune.workloads import from_operator
-
     return from_operator(spec).module
 
 
-@pytest.mark.parametrize(
-    ("damage", "model"),
-    [
-        pytest.param("cut", "trees", marks=pytest.mark.slow),  # test_snapshot cuts it everywhere
-        *(("gone", "trees"), ("nonsense", "pacm")),
-    ],
-)
+# test_snapshot cuts it everywhere
+@some_slow(("damage", "model"), [("gone", "trees"), ("nonsense", "pacm")], [("cut", "trees")])
 def test_a_state_that_is_gone_costs_nothing_that_was_measured(tmp_path, platform, damage, model):
     told = []
     options = {"specs": (SIZES, OTHER), "trials": 20, "model": model}
@@ -125,9 +117,8 @@ def test_a_damaged_row_costs_itself(tmp_path, platform):
     finished(tmp_path, platform, trials=12)
     path = tmp_path / JOURNAL_FILE
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(
-        b"".join([*lines[:4], lines[4].replace(b'"batch":1', b'"batch":7'), *lines[5:]])
-    )
+    lines[4] = lines[4].replace(b'"batch":1', b'"batch":7')
+    path.write_bytes(b"".join(lines))
     told = []
     run(tmp_path, platform, FakeMeasurer(), trials=18, log=told.append)
     rows = read_trials(path)
@@ -136,8 +127,6 @@ def test_a_damaged_row_costs_itself(tmp_path, platform):
 
 
 def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platform, monkeypatch):
-    from pruner.tune import workloads
-
     finished(tmp_path / "a", platform, trials=6)
     real = workloads.from_operator
     larger = real(SIZES | {"m": 128}).module
@@ -159,18 +148,8 @@ def test_a_run_of_other_programs_or_another_version_is_refused(tmp_path, platfor
     assert not touched.exists()
 
 
-class Touch:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
 def test_programs_are_the_same_in_every_process():
     """In one whose sets and dictionaries have another order, too."""
-    from pruner.tune.workloads import operator
-
     code = (
         "import sys; sys.modules['torch'] = None; from pruner.tune.workloads import operator; "
         "print(operator('matmul', m=64, n=64, k=64).fingerprint)"
@@ -198,23 +177,19 @@ def test_a_row_of_no_program_of_the_task_is_told_in_one_line(tmp_path, platform)
 
 
 def test_a_record_that_tvm_does_not_take_costs_itself(tmp_path, platform):
-    from pruner.tune.run.database import RECORDS
-
     finished(tmp_path, platform, trials=6)
     path = tmp_path / JOURNAL_FILE
     lines = path.read_bytes().splitlines()
     row = json.loads(lines[2])
     del row["crc32"]
-    lines[2] = json.dumps(
-        row | {"record": '[[[["NoSuch", [], [], []]], []], [1.0], {}, []]'}
-    ).encode()
+    record = '[[[["NoSuch", [], [], []]], []], [1.0], {}, []]'
+    lines[2] = json.dumps(row | {"record": record}).encode()
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     before = ran(tmp_path)
     (tmp_path / RECORDS).unlink()
     told = []
     run(tmp_path, platform, FakeMeasurer(), trials=12, log=told.append)
-    assert any(
-        f"the record of trial {row['trial']} of matmul_64_64_64 is left out" in t for t in told
-    )
+    left_out = f"the record of trial {row['trial']} of matmul_64_64_64 is left out"
+    assert any(left_out in line for line in told)
     assert ran(tmp_path) - recorded(tmp_path) == Counter([tuple(row["costs_s"])])
     assert before - ran(tmp_path) == Counter()

@@ -7,12 +7,18 @@ import json
 
 import pytest
 
-from pruner.paths import conf_folder
-from pruner.program.device import load_device
+from pruner.tune.measure.machine import platform_analyzer
+from pruner.tune.networks.draft_network import draft_tasks
+from pruner.tune.run.database import Database, record_json
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.result import TaskOutcome
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import from_operator, operator
 from tests.tune.designs import kind_of
 from tests.tune.run.test_journal import trial
 from tests.tune.run.test_loop import FakeMeasurer, run
+from tests.tune.targets import platform_of
 
 pytestmark = pytest.mark.tvm
 HALF = {"operator": "matmul", "m": 128, "n": 128, "k": 128, "dtype": "float16"}
@@ -20,17 +26,10 @@ HALF = {"operator": "matmul", "m": 128, "n": 128, "k": 128, "dtype": "float16"}
 
 @pytest.fixture(scope="module")
 def platform():
-    from pruner.tune.measure.machine import make_platform
-
-    return make_platform(load_device(conf_folder() / "platform" / "h200.yaml"))
+    return platform_of("h200")
 
 
 def test_a_record_of_every_kind_of_space_is_the_program_again(tmp_path, platform):
-    from pruner.tune.run.database import Database, record_json
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     module, tvm = from_operator(HALF).module, load_tvm().tvm
     designs = {kind_of(one): one for one in design_spaces(module, platform.target)}
     assert designs.keys() == {"wmma", "mma", "lanes"}
@@ -48,8 +47,6 @@ def test_a_record_of_every_kind_of_space_is_the_program_again(tmp_path, platform
 
 
 def test_a_run_on_tensor_cores_is_kept_and_goes_on(tmp_path, platform):
-    from pruner.tune.run.database import Database
-
     options = {"specs": (HALF,), "draft": False, "batch_size": 3}
     run(tmp_path, platform, FakeMeasurer(), trials=3, **options)
     run(tmp_path, platform, FakeMeasurer(), trials=6, **options)
@@ -60,11 +57,6 @@ def test_a_run_on_tensor_cores_is_kept_and_goes_on(tmp_path, platform):
 
 
 def test_a_task_on_tensor_cores_is_drafted(tmp_path, platform):
-    from pruner.tune.measure.machine import platform_analyzer
-    from pruner.tune.networks.draft_network import draft_tasks
-    from pruner.tune.run.database import Database
-    from pruner.tune.workloads import from_operator
-
     task = from_operator(HALF)
     found = draft_tasks([task], platform, platform_analyzer(platform), tmp_path)
     (draft,) = found.drafts
@@ -79,9 +71,6 @@ def test_a_task_on_tensor_cores_is_drafted(tmp_path, platform):
     [("float16", 9.658e-6, 989.4e12, "22.5"), ("float32", 1.41277e-3, 66.9e12, "2.27")],
 )
 def test_the_peak_is_that_of_the_operands(platform, dtype, latency_s, peak_flops_per_s, shown):
-    from pruner.tune.run.result import TaskOutcome
-    from pruner.tune.workloads import operator
-
     task = operator("matmul", m=1024, n=1024, k=1024, dtype=dtype)
     found = TaskOutcome.of(task, [trial(1, [latency_s], task=task.name)], platform=platform)
     assert found.peak_share == pytest.approx(2 * 1024**3 / latency_s / peak_flops_per_s)

@@ -1,56 +1,76 @@
-"""Constructed programs against the arithmetic of their tiles, TVM's replay and random draws."""
+"""Searches of live design spaces: constructed, by gradients, and by a model of proposals."""
 
 import math
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import CpuAnalyzer, load_analyzer
+from pruner.models.proposals.decision_tokens import encode
+from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.search.construct import ConstructSettings
 from pruner.search.decision_search import decision_search
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.gradient import DescentSettings
 from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.propose_lm import ProposeLmSettings, Proposer
+from pruner.tune.measure.measurer import Outcome
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.union import UnionSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import TARGETS, open_designs
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
-TARGETS = {
-    "cpu-avx512": {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2},
-    "cpu-avx2": {"kind": "llvm", "mcpu": "haswell", "num-cores": 2},
-    "a100": "nvidia/nvidia-a100",
-}
 MATMUL = {"operator": "matmul", "m": 128, "n": 256, "k": 512}
 CONV = {"operator": "conv2d", "n": 1, "ci": 12, "h": 14, "w": 14, "co": 24, "kh": 3, "kw": 3}
 CONV |= {"stride": 2, "padding": 1}
-
-
 SMALLER = MATMUL | {"m": 16, "n": 32, "k": 64}
-SLOW = pytest.mark.slow
+CONSTRUCT = ConstructSettings()
+OF_BOTH = pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
+FAST_CPU = some_slow("platform", ["cpu-avx512"], ["a100"])
+SIZES = some_slow("sizes", [MATMUL], [CONV])
+
+
+_OPENED = {}
 
 
 def union(sizes, platform, most=None, **options):
-    """The first `most` spaces, else all."""
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.opening import open_spaces
-
-    return open_spaces(
-        designs_of(sizes, TARGETS[platform])[:most], name="x",
-        analyzer=load_analyzer(CONF, platform), learns=False, phases=Phases(),
-        log=lambda _: None, **options,
-    )  # fmt: skip
+    """The first `most` spaces of a task, else all, opened once for all tests."""
+    key = str((sizes, platform, most, options))
+    if key not in _OPENED:
+        designs = designs_of(sizes, TARGETS[platform])[:most]
+        _OPENED[key] = open_designs(designs, load_analyzer(CONF, platform), **options)
+    return _OPENED[key]
 
 
-def search(space, seed=0, **settings):
+def search(space, settings=CONSTRUCT, seed=0):
     rng = np.random.default_rng(seed)
-    return decision_search(space, ConstructSettings(**settings), space.draft_score, None, rng)
+    return decision_search(space, settings, space.draft_score, None, rng)
+
+
+def rows_of(candidates):
+    assert all(one.schedule is not None for one in candidates)  # TVM accepts them
+    return [(one.space, *one.decisions.tolist()) for one in candidates]
 
 
 def proposed(search, num=16):
-    candidates = search.propose(num)
-    assert all(one.schedule is not None for one in candidates)
-    return [(one.space, *one.decisions.tolist()) for one in candidates]
+    return rows_of(search.propose(num))
+
+
+def resumed(first, again, candidates):
+    """What a search proposes after these candidates, and so does another one with its state."""
+    first.observe(candidates, [Outcome(costs_s=(1e-3,))] * len(candidates))
+    again.load_state(first.state())
+    rest = proposed(first, 8)
+    assert proposed(again, 8) == rest
+    assert not set(rows_of(candidates)) & set(rest)
+    return rest
 
 
 _FIRST = {}
@@ -64,9 +84,7 @@ def first_of(sizes, platform):
     return _FIRST[key]
 
 
-@pytest.mark.parametrize(
-    ("platform", "lanes"), [("cpu-avx512", 16), pytest.param("cpu-avx2", 8, marks=SLOW)]
-)
+@some_slow(("platform", "lanes"), [("cpu-avx512", 16)], [("cpu-avx2", 8)])
 def test_tiles_of_a_cpu_are_whole_vectors_and_lines_and_stay_in_the_registers(platform, lanes):
     rows = first_of(MATMUL, platform)
     assert len(set(rows)) == 16
@@ -100,10 +118,8 @@ def test_tiles_of_a_gpu_are_whole_warps_and_lines_and_stay_in_the_registers_and_
         assert rows_ * columns + rows_ + columns <= 128
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
-@pytest.mark.parametrize(
-    "sizes", [pytest.param(MATMUL, id="matmul"), pytest.param(CONV, marks=SLOW, id="conv2d")]
-)
+@OF_BOTH
+@SIZES
 def test_tvm_replays_the_programs_and_accepts_them(platform, sizes):
     space = union(sizes, platform)
     for number, *row in first_of(sizes, platform)[:4]:
@@ -121,39 +137,30 @@ def test_where_a_unit_does_not_divide_the_loop_its_largest_part_counts():
         assert row[2] * row[7] % 4 == 0  # ... and gcd(49 * 60, 32) is 4
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
+@FAST_CPU
 def test_proposals_depend_on_the_space_alone_and_go_on_after_the_measured_ones(platform):
-    from pruner.tune.measure.measurer import Outcome
-
-    first, whole = search(union(SMALLER, platform), 1), first_of(SMALLER, platform)
+    first, whole = search(union(SMALLER, platform), seed=1), first_of(SMALLER, platform)
     candidates = first.propose(8)
-    assert whole[:8] == [(c.space, *c.decisions.tolist()) for c in candidates]
-    first.observe(candidates, [Outcome(costs_s=(1e-3,))] * 8)
-    resumed = search(union(SMALLER, platform), 2)
-    resumed.load_state(first.state())
-    rest = proposed(first, 8)
-    assert proposed(resumed, 8) == rest
-    assert not set(whole[:8]) & set(rest)
+    assert whole[:8] == rows_of(candidates)
+    # a new space: nothing that the first search has kept
+    fresh = open_designs(designs_of(SMALLER, TARGETS[platform]), load_analyzer(CONF, platform))
+    rest = resumed(first, search(fresh, seed=2), candidates)
     assert set(whole) == set(whole[:8]) | set(rest)
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx512", pytest.param("a100", marks=SLOW)])
+@FAST_CPU
 def test_where_every_program_fails_the_search_goes_on(platform):
-    from pruner.tune.measure.measurer import Outcome
-
     found, seen = search(union(SMALLER, platform)), []
     for _ in range(3):
         candidates = found.propose(16)
         assert candidates
-        seen += [(c.space, *c.decisions.tolist()) for c in candidates]
+        seen += rows_of(candidates)
         found.observe(candidates, [Outcome(error="run_crash")] * len(candidates))
     assert len(set(seen)) == len(seen)
 
 
-@pytest.mark.parametrize("platform", ["cpu-avx512", "a100"])
-@pytest.mark.parametrize(
-    "sizes", [pytest.param(MATMUL, id="matmul"), pytest.param(CONV, marks=SLOW, id="conv2d")]
-)
+@OF_BOTH
+@SIZES
 def test_its_first_program_scores_higher_than_random_ones(platform, sizes):
     space = union(sizes, platform)
     (number, *row), *_ = first_of(sizes, platform)
@@ -163,13 +170,10 @@ def test_its_first_program_scores_higher_than_random_ones(platform, sizes):
     assert space.draft_score(vector)[0] >= space.draft_score(drawn).max()
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("platform", "operator", "most"),
-    [
-        *(("a100", "softmax", None), ("a100", "layer_norm", None)),
-        pytest.param("cpu-avx512", "softmax", 2, marks=SLOW),
-        *(pytest.param("cpu-avx512", one, None, marks=SLOW) for one in ("softmax", "layer_norm")),
-    ],
+    [("a100", "softmax", None), ("a100", "layer_norm", None)],
+    [("cpu-avx512", *one) for one in (("softmax", 2), ("softmax", None), ("layer_norm", None))],
 )
 def test_spaces_without_register_tiles_are_enumerated(platform, operator, most):
     sizes = {"operator": operator, "rows": 32, "columns": 96}
@@ -177,37 +181,143 @@ def test_spaces_without_register_tiles_are_enumerated(platform, operator, most):
     assert len(set(rows)) == 8
 
 
-def test_a_small_space_ends():
+def test_a_small_space_ends_and_a_line_says_that_no_program_has_a_score(monkeypatch):
     found = search(union({**MATMUL, "m": 2, "n": 2, "k": 2}, "cpu-avx512"))
     seen = []
     while batch := proposed(found, 64):
         seen += batch
     assert seen
     assert len(seen) == len(set(seen))
-
-
-def test_where_no_program_has_a_score_a_line_says_so(monkeypatch):
-    def broken(self, symbols):
-        raise IndexError("a fault of the formula")
-
+    broken = Mock(side_effect=IndexError("a fault of the formula"))
     found = search(union({**MATMUL, "m": 2, "n": 2, "k": 2}, "cpu-avx512"))
     monkeypatch.setattr(CpuAnalyzer, "latency_s", broken)
     with pytest.raises(PrunerError, match=r"no aligned program that is legal.*pruner_live"):
         found.propose(16)
 
 
-def test_a_line_names_what_a_space_lacks():
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.union import UnionSpace
-
+@pytest.mark.parametrize("settings", [ConstructSettings(), DescentSettings()])
+def test_a_line_names_what_a_space_lacks(settings):
     with pytest.raises(PrunerError, match=r"TVM replays all design spaces .*policy=pruner_live"):
-        search(union(MATMUL, "cpu-avx512", replay_only=True))
-    recorded = RecordedSpace(np.array([[1, 2], [2, 1]]))
-    with pytest.raises(PrunerError, match="recorded programs have none"):
-        ConstructSettings().make(recorded, None, None, np.random.default_rng(0))
+        search(union(MATMUL, "cpu-avx512", replay_only=True), settings)
     batched = union(MATMUL, "a100").spaces
     official = UnionSpace(batched, Phases(), load_analyzer(CONF, "a100", form="official"))
     with pytest.raises(PrunerError, match=r"draft\.form=hardware"):
-        search(official)
+        search(official, settings)
+
+
+def test_recorded_programs_and_an_empty_beam_are_refused():
+    recorded = RecordedSpace(np.array([[1, 2], [2, 1]]))
+    with pytest.raises(PrunerError, match="recorded programs have none"):
+        ConstructSettings().make(recorded, None, None, np.random.default_rng(0))
     with pytest.raises(PrunerError, match="at least 1"):
         ConstructSettings(beam=0)
+
+
+SQUARE = {"operator": "matmul", "m": 64, "n": 128, "k": 64}
+POOL = {"operator": "pool", "n": 1, "c": 8, "h": 12, "w": 12, "kh": 2, "kw": 2}
+POOL |= {"stride": 2, "padding": 0, "kind": "max"}
+SMALL = DescentSettings(
+    draft=ExplorerSettings(population=64, generations=0, keep=64), starts=32, anchors=2
+)
+
+
+def vectors(space, candidates):
+    out = np.zeros((len(candidates), space.num_slots), np.int64)
+    for row, one in zip(out, candidates, strict=True):
+        row[0], row[1 : 1 + len(one.decisions)] = one.space, one.decisions
+    return out
+
+
+@pytest.mark.parametrize("platform", ["cpu-avx2", "a100"])
+def test_a_batch_is_legal_better_than_chance_and_repeats_after_a_resume(platform):
+    space = union(SQUARE, platform)
+    first = search(space, SMALL)
+    candidates = first.propose(8)
+    found = vectors(space, candidates)
+    assert len(np.unique(found, axis=0)) == 8
+    # as many random programs as the search scored at most
+    drawn = space.sample(64 + 2 * 32 * 8, np.random.default_rng(1))
+    assert space.draft_score(found)[0] > space.draft_score(drawn).max()
+    resumed(first, search(space, SMALL, seed=5), candidates)
+
+
+def test_a_task_without_tiles_is_searched_by_mutations_and_a_line_says_so(caplog):
+    space = union(POOL, "a100")
+    candidates = search(space, SMALL).propose(4)
+    assert len(candidates) == 4
+    assert "no design space of this task has tiles" in caplog.text
+
+
+SOFTMAX = {"operator": "softmax", "rows": 32, "columns": 96}
+SPACES = [(MATMUL, "cpu-avx2", None), (SOFTMAX, "cpu-avx2", 2), (MATMUL, "a100", None)]
+
+
+def model_of(spaces, *, trained):
+    """An untrained model that counts these spaces as known, or one of random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = ProposalNetwork(num_space=len(spaces[0].columns), width=16).eval()
+        if trained:
+            torch.nn.init.normal_(network.score.weight, std=1.0)
+    return ProposalModel(network=network, kinds=frozenset(s.kind for s in spaces), about={})
+
+
+@pytest.mark.parametrize(("sizes", "platform", "most"), SPACES)
+def test_every_legal_program_is_a_sequence_of_tokens_and_draws_are_programs(sizes, platform, most):
+    space = union(sizes, platform, most)
+    tokens = space.token_spaces()
+    model, legal = model_of(tokens, trained=True), []
+    for one, listed in zip(space.spaces, tokens, strict=True):
+        drawn = one.sample(32, np.random.default_rng(0))
+        assert encode(listed, drawn)[1].all()
+        rows, ratio = model.draw(listed, 64, np.random.default_rng(0))
+        assert np.allclose(model.log_ratio(listed, rows), ratio, atol=1e-3)
+        legal += [one.design.replay(row, 1) for row in rows[one.allowed(rows)][:2]]
+    assert legal
+    assert None not in legal
+
+
+def test_an_untrained_model_draws_as_metaschedule_does():
+    space = union(MATMUL, "cpu-avx2")
+    proposer = Proposer(space, model_of(space.token_spaces(), trained=False))
+    rows, ratio = proposer.sample(1500, np.random.default_rng(0))
+    assert np.allclose(ratio, 0, atol=1e-4)
+    theirs = space.sample(1500, np.random.default_rng(1))
+    for column in range(rows.shape[1]):
+        known = np.unique(theirs[:, column])
+        shares = [(found[:, column][:, None] == known).mean(axis=0) for found in (rows, theirs)]
+        assert np.abs(shares[0] - shares[1]).max() < 0.06
+
+
+def test_threads_of_a_block_are_in_the_range_of_the_target():
+    space = union(MATMUL, "a100")
+    (tokens,) = space.token_spaces()[:1]
+    rows, _ = model_of([tokens], trained=False).draw(tokens, 256, np.random.default_rng(0))
+    threads = rows[:, 2] * rows[:, 7]
+    assert threads.max() <= 1024
+    drawn = space.spaces[0].sample_any(256, np.random.default_rng(0))
+    loose = drawn[:, 2] * drawn[:, 7]
+    assert (threads >= 32).mean() > 2 * (loose >= 32).mean()
+
+
+@some_slow("platform", ["cpu-avx2"], ["a100"])
+def test_a_resumed_search_proposes_the_same_programs_and_nothing_twice(tmp_path, platform):
+    space, path = union(MATMUL, platform), tmp_path / "weights.safetensors"
+    model_of(space.token_spaces(), trained=True).save(path)
+    settings = ProposeLmSettings(weights=str(path), draws=24)
+    first, again, other = (search(space, settings, seed) for seed in (0, 0, 5))
+    candidates = first.propose(8)
+    assert proposed(again, 8) == rows_of(candidates)
+    resumed(first, other, candidates)
+
+
+def test_spaces_of_kinds_without_training_are_drawn_at_random_and_a_line_reports_it(caplog):
+    space = union(MATMUL, "a100")
+    other = union(MATMUL, "cpu-avx2").token_spaces()
+    rows, _ = Proposer(space, model_of(other, trained=True)).sample(16, np.random.default_rng(0))
+    assert "trained on none of their kind (gpu: " in caplog.messages[0]
+    assert np.isfinite(space.draft_score(rows)).any()
+    caplog.clear()
+    replayed = union(MATMUL, "cpu-avx2", replay_only=True)
+    Proposer(replayed, model_of(other, trained=True))
+    assert "no tokens" in caplog.messages[0]

@@ -1,75 +1,61 @@
 """Loop nests read from what TVM scheduled, against those that the batched engine computes."""
 
+from itertools import product
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 
+from pruner.data.tasks import TaskKey
+from pruner.errors import UnsupportedProgram
+from pruner.features import STATEMENT_COLUMNS
 from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.search.explorer import ExplorerSettings
+from pruner.search.policy import RoundSettings
+from pruner.tune.measure.measurer import Outcome, Platform
+from pruner.tune.phases import Phases
+from pruner.tune.run.learning import LearnedScore, TreeModel
+from pruner.tune.spaces import tvm as module
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.lowered import lowered
+from pruner.tune.spaces.tvm import ReplaySpace
+from pruner.tune.workloads import Workload
 from tests.paths import CONF
-from tests.tune import designs
+from tests.tune.designs import designs_of
+from tests.tune.some_slow import some_slow
+from tests.tune.spaces.batched.test_space import OPERATORS as SMALL
+from tests.tune.targets import A100, AVX512, module_of, open_designs, prepared, target_of
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
-CUDA = "nvidia/nvidia-a100"
-LLVM = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}
-CONV = {"operator": "conv2d", "kh": 3, "kw": 3, "padding": 1, "epilogue": ["bias", "relu"]}
-SMALL = {"n": 1, "ci": 8, "h": 14, "w": 14, "co": 16, "stride": 2}
+CUDA, LLVM = A100, AVX512
 ODD = {"n": 2, "ci": 6, "h": 15, "w": 13, "co": 10, "stride": 1}
 MATMUL = {"operator": "matmul", "epilogue": ["relu"]}
-OPERATORS = {
-    "matmul": {**MATMUL, "m": 64, "n": 96, "k": 128},
+OPERATORS = SMALL | {  # vectors overrun the output of its convolution, of one image
     "odd matmul": {**MATMUL, "m": 37, "n": 53, "k": 41},
-    "conv": {**CONV, **SMALL},  # vectors overrun its output, of one image
-    "odd conv": {**CONV, **ODD},
-    "softmax": {"operator": "softmax", "rows": 32, "columns": 100},
-    "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
+    "odd conv": {**SMALL["conv"], **ODD},
     "half": {**MATMUL, "m": 256, "n": 384, "k": 512, "dtype": "float16"},
-    "padded half": {**MATMUL, "m": 197, "n": 100, "k": 100, "dtype": "float16"},
+    "padded": {**MATMUL, "m": 197, "n": 100, "k": 100, "dtype": "float16"},
 }
 SPACES = 6
-
-
-def designs_of(tvm, module, target):
-    from pruner.tune.spaces.design import design_spaces
-
-    return design_spaces(module, tvm.tvm.target.Target(target))
 
 
 def analyzer_of(target):
     return load_analyzer(CONF, "a100" if target == CUDA else "cpu-avx512")
 
 
-def module_of(tensors, **attrs):
-    from tvm import te
-    from tvm.ir import IRModule
-
-    function = te.create_prim_func(tensors)
-    for key, value in attrs.items():
-        function = function.with_attr(key, value)
-    return IRModule({"main": function})
-
-
-@pytest.mark.parametrize(
-    ("operator", "target"),
-    [
-        *((name, LLVM) for name in ("matmul", "conv")),
-        *((name, CUDA) for name in ("odd matmul", "softmax", "half")),
-        *(
-            pytest.param(name, LLVM, marks=pytest.mark.slow)
-            for name in ("odd conv", "softmax", "norm")
-        ),
-        *(pytest.param(name, CUDA, marks=pytest.mark.slow) for name in ("conv", "padded half")),
-    ],
-    ids=lambda x: x if isinstance(x, str) and x != CUDA else ("cuda" if x == CUDA else "llvm"),
+@some_slow(
+    ("target", "operator"),
+    [*product(["llvm"], ["matmul", "conv"]), *product(["cuda"], ["odd matmul", "softmax", "half"])],
+    [*product(["llvm"], ["odd conv", "softmax", "norm"]), *product(["cuda"], ["conv", "padded"])],
 )
-@pytest.mark.parametrize("programs", [2, pytest.param(12, marks=pytest.mark.slow)])
+@some_slow("programs", [2], [12])
 def test_features_and_drafts_are_those_of_the_batched_space(operator, target, programs):
     """Every column of every row, every dataflow row and every score, to the last digit."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.tvm import ReplaySpace
-
+    target = CUDA if target == "cuda" else LLVM
     analyzer = analyzer_of(target)
-    for design in designs.designs_of(OPERATORS[operator], target)[:SPACES]:
+    for design in designs_of(OPERATORS[operator], target)[:SPACES]:
         batched, replayed = BatchedSpace(design), ReplaySpace(design)
         assert replayed.can_draft
         assert replayed.has_features
@@ -83,16 +69,14 @@ def test_features_and_drafts_are_those_of_the_batched_space(operator, target, pr
         np.testing.assert_array_equal(theirs.statement, ours.statement)
         np.testing.assert_array_equal(theirs.dataflow, ours.dataflow)
         np.testing.assert_array_equal(theirs.workload, ours.workload)
-        known = replayed.legal(rows)
-        scores = replayed.draft_score(rows, analyzer)
+        known, scores = replayed.legal(rows), replayed.draft_score(rows, analyzer)
         np.testing.assert_array_equal(scores[known], batched.draft_score(rows, analyzer)[known])
         assert (scores[~known] == -np.inf).all()
 
 
 def sliced(tvm, dtype):
     """Rows 1 to the last of a product: writing them has no batched form."""
-    from tvm import te, topi
-
+    te, topi = tvm.tvm.te, tvm.tvm.topi
     a, b = te.placeholder((129, 128), dtype, "A"), te.placeholder((128, 64), dtype, "B")
     k = te.reduce_axis((0, 128), "k")
     c = te.compute((129, 64), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "C")
@@ -101,8 +85,7 @@ def sliced(tvm, dtype):
 
 def weighted(tvm, *, free=True):
     """A product whose weights TVM may lay out anew, where they are `free`."""
-    from tvm import te, topi
-
+    te, topi = tvm.tvm.te, tvm.tvm.topi
     a, b = te.placeholder((64, 128), name="A"), te.placeholder((128, 96), name="B")
     k = te.reduce_axis((0, 128), "k")
     c = te.compute((64, 96), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), "C")
@@ -112,10 +95,8 @@ def weighted(tvm, *, free=True):
 
 def place_of_maximum(tvm):
     """Two stores in one block."""
-    from tvm import te, topi
-
-    x = te.placeholder((32, 100), name="x")
-    return module_of([x, topi.argmax(x, axis=1)])
+    x = tvm.tvm.te.placeholder((32, 100), name="x")
+    return module_of([x, tvm.tvm.topi.argmax(x, axis=1)])
 
 
 REFUSED = {
@@ -129,9 +110,6 @@ REFUSED = {
 
 
 def refusal(design):
-    from pruner.errors import UnsupportedProgram
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     try:
         BatchedSpace(design)
     except UnsupportedProgram as error:
@@ -139,15 +117,10 @@ def refusal(design):
     return None
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(n, marks=pytest.mark.slow if n == "slice-half" else ()) for n in REFUSED],
-)
+@some_slow("case", [name for name in REFUSED if name != "slice-half"], ["slice-half"])
 def test_what_the_engine_refuses_has_features_and_drafts(tvm, case):
-    from pruner.tune.spaces.tvm import ReplaySpace
-
     make, target, reason = REFUSED[case]
-    found = designs_of(tvm, make(tvm), target)
+    found = design_spaces(make(tvm), target_of(target))
     reasons = [refusal(design) for design in found]
     assert set(reasons) - {None} == {reason}
     for design, refused in zip(found, reasons, strict=True):
@@ -164,14 +137,12 @@ def test_what_the_engine_refuses_has_features_and_drafts(tvm, case):
 
 def test_a_new_layout_of_weights_changes_how_they_are_read_and_nothing_else(tvm):
     """Against the same decisions of the same product with its weights as they are."""
-    from pruner.features import STATEMENT_COLUMNS
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.tvm import ReplaySpace
-
     names = [column.name for column in STATEMENT_COLUMNS]
     moves = [n.startswith("int_") or "lines" in n or n.endswith("stride") for n in names]
-    plain = designs_of(tvm, weighted(tvm, free=False), LLVM)
-    for design, other in zip(plain, designs_of(tvm, weighted(tvm), LLVM), strict=True):
+    plain, free = (
+        design_spaces(weighted(tvm, free=free), target_of(LLVM)) for free in (False, True)
+    )
+    for design, other in zip(plain, free, strict=True):
         batched = BatchedSpace(design)
         rows = batched.sample(4, np.random.default_rng(3))
         ours, theirs = batched.features(rows), ReplaySpace(other).features(rows)
@@ -186,9 +157,7 @@ def test_a_new_layout_of_weights_changes_how_they_are_read_and_nothing_else(tvm)
 
 def test_every_store_of_a_block_is_a_statement(tvm):
     """The largest of 100 numbers in each of 32 rows, and its place: two sums of 3,200 steps."""
-    from pruner.tune.spaces.lowered import lowered
-
-    design = designs_of(tvm, place_of_maximum(tvm), LLVM)[0]
+    design = design_spaces(place_of_maximum(tvm), target_of(LLVM))[0]
     nests = lowered(design.finished(design.vector(design.trace), 1).module)
     steps = {}
     for store in nests.stores:
@@ -200,20 +169,10 @@ def test_every_store_of_a_block_is_a_statement(tvm):
 
 
 def test_what_cannot_be_read_is_left_to_chance_with_the_reason(tvm, monkeypatch):
-    from pruner.errors import UnsupportedProgram
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces import tvm as module
-    from pruner.tune.spaces.opening import open_spaces
-
-    def unread(_):
-        raise UnsupportedProgram("statement", "While")
-
+    unread = Mock(side_effect=UnsupportedProgram("statement", "While"))
     monkeypatch.setattr(module, "lowered", unread)
-    (design, *_), told = designs_of(tvm, weighted(tvm), LLVM), []
-    found = open_spaces(
-        [design], name="m", analyzer=analyzer_of(LLVM), learns=True, phases=Phases(),
-        log=told.append,
-    )  # fmt: skip
+    (design, *_), told = design_spaces(weighted(tvm), target_of(LLVM)), []
+    found = open_designs([design], analyzer_of(LLVM), learns=True, log=told.append)
     assert (found.can_draft, found.has_features) == (False, False)
     (line,) = told
     assert "replay, slowly and without draft, and the learned model does not rank their" in line
@@ -226,35 +185,16 @@ def test_what_cannot_be_read_is_left_to_chance_with_the_reason(tvm, monkeypatch)
 
 @pytest.mark.slow
 def test_programs_of_a_replayed_space_teach_the_model(tvm, tmp_path):
-    from pruner.data.tasks import TaskKey
-    from pruner.search.explorer import ExplorerSettings
-    from pruner.search.policy import RoundSettings
-    from pruner.tune.measure.measurer import MeasureSettings, Outcome, Platform
-    from pruner.tune.phases import Phases
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.learning import LearnedScore, TreeModel
-    from pruner.tune.run.setup import Prepared
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.workloads import Workload
-
     pytest.importorskip("xgboost")
-    target = tvm.tvm.target.Target(LLVM)
-    platform = Platform(target=target, device="cpu", cores=2, name="cpu-avx512")
-    few = ExplorerSettings(population=24, generations=1, keep=16)
-    options = TuneOptions(
-        platform=platform,
-        policy=RoundSettings(draft=few, verify=few, random_sample=16),
-        measure=MeasureSettings(check=False, baseline=False),
-        analyzer=analyzer_of(LLVM),
+    platform = Platform(target=target_of(LLVM), device="cpu", cores=2, name="cpu-avx512")
+    few, phases = ExplorerSettings(population=24, generations=1, keep=16), Phases()
+    policy = RoundSettings(draft=few, verify=few, random_sample=16)
+    task = Workload(name="product", module=weighted(tvm))
+    found = prepared(
+        task, policy, tmp_path, platform, phases=phases, analyzer=analyzer_of(LLVM),
         make_model=lambda: TreeModel(seed=0),
-    )
-    phases = Phases()
-    context = RunContext(
-        platform=platform, measurer=None, phases=phases, database=Database(tmp_path),
-        folder=tmp_path, log=lambda _: None,
     )  # fmt: skip
-    prepared = Prepared([Workload(name="product", module=weighted(tvm))], options, context)
-    search, rows, latency_s = prepared.tasks[0].search, [], []
+    search, rows, latency_s = found.tasks[0].search, [], []
     assert [space.affordable for space in search.space.spaces] == [64, 64, 64]
     for _ in range(2):
         chosen = search.propose(12)
@@ -265,7 +205,7 @@ def test_programs_of_a_replayed_space_teach_the_model(tvm, tmp_path):
     search.propose(4)  # and with it a fit on all that was measured
     assert phases.seconds()["train"] > 0
     key = TaskKey(platform="cpu-avx512", task="product", workload_key="[]", target="llvm")
-    score = LearnedScore(key, search.space, prepared.shared.model, phases)(np.array(rows))
+    score = LearnedScore(key, search.space, found.shared.model, phases)(np.array(rows))
     assert np.isfinite(score).all()
     ranks = [np.argsort(np.argsort(x)) for x in (score, -np.array(latency_s))]
     assert np.corrcoef(*ranks)[0, 1] > 0.7

@@ -3,14 +3,19 @@
 import numpy as np
 import pytest
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures
+from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.search.explorer import ExplorerSettings, explore
-from pruner.search.policy import RandomDraws
-from pruner.tune.measure.measurer import Platform
+from pruner.search.policy import RandomDraws, RoundSettings
 from pruner.tune.phases import Phases
+from pruner.tune.run.learning import LearnedScore
+from pruner.tune.spaces import opening
+from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
+from pruner.tune.workloads import operator
 from tests.paths import CONF
+from tests.tune.targets import prepared
 
 
 class Numbers:
@@ -44,7 +49,7 @@ def scores(kinds, rows):
     return union.draft_score(np.array(rows))
 
 
-def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest():
+def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest_whatever_else_is_asked():
     rng = np.random.default_rng(0)
     rows = np.column_stack([rng.integers(0, 2, 4000), rng.integers(8, 10000, 4000)])
     rows[:10, 1] = 7
@@ -60,10 +65,12 @@ def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest():
     chosen = (rows[:, 0] == 1) & (rows[:, 1] != 7)
     assert abs(np.corrcoef(rows[chosen, 1], found[chosen])[0, 1]) < 0.1
     np.testing.assert_array_equal(scores((False, True), rows), found)  # the same every time
-
-
-def test_where_nothing_can_be_drafted_all_are_alike():
+    # where nothing can be drafted all are alike
     assert scores((True,), [[0, 1], [0, 7], [0, 9]]).tolist() == [0.0, -np.inf, 0.0]
+    rng = np.random.default_rng(0)
+    rows = np.column_stack([rng.integers(0, 2, 60), rng.integers(0, 10000, 60)])
+    alone = [scores((False, True), rows[i : i + 1])[0] for i in range(len(rows))]
+    np.testing.assert_array_equal(scores((False, True), rows), alone)
 
 
 def test_evolution_leaves_those_that_chance_scores_a_share(monkeypatch):
@@ -75,29 +82,9 @@ def test_evolution_leaves_those_that_chance_scores_a_share(monkeypatch):
         assert 0.25 < drafted[:, 0].mean() < 0.75
 
 
-def test_a_score_does_not_depend_on_what_else_is_asked_for():
-    rng = np.random.default_rng(0)
-    rows = np.column_stack([rng.integers(0, 2, 60), rng.integers(0, 10000, 60)])
-    alone = [scores((False, True), rows[i : i + 1])[0] for i in range(len(rows))]
-    np.testing.assert_array_equal(scores((False, True), rows), alone)
-
-
 @pytest.mark.tvm
-def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
+def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch, platform):
     """Of three spaces the first is taken for one that the engine does not know."""
-
-    from pruner.errors import UnsupportedProgram
-    from pruner.models.analyzer.analyzer import load_analyzer
-    from pruner.search.policy import RoundSettings
-    from pruner.tune.measure.measurer import MeasureSettings, Platform
-    from pruner.tune.run import setup
-    from pruner.tune.run.database import Database
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.spaces import opening
-    from pruner.tune.spaces.tvm import ReplaySpace
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
     few = ExplorerSettings(population=256, generations=1, keep=128)
     batched, asked = opening.BatchedSpace, []
 
@@ -108,28 +95,18 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch):
         return batched(design)
 
     monkeypatch.setattr(opening, "BatchedSpace", first_is_unknown)
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    told = []
-    options = TuneOptions(
-        platform=Platform(target=target, device="cpu", cores=2, name="cpu-avx2"),
-        measure=MeasureSettings(check=False, baseline=False),
-        policy=RoundSettings(draft=few, verify=few, random_sample=32),
-        analyzer=load_analyzer(CONF, "cpu-avx2"),
-    )
-    context = RunContext(
-        platform=options.platform, measurer=None, phases=Phases(), database=Database(tmp_path),
-        folder=tmp_path, log=told.append,
-    )  # fmt: skip
-    workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
-    prepared = setup.Prepared([workload], options, context)
+    policy, told = RoundSettings(draft=few, verify=few, random_sample=32), []
+    workload = operator("matmul", m=64, n=64, k=64)
+    given = {"analyzer": load_analyzer(CONF, "cpu-avx2"), "log": told.append}
+    found = prepared(workload, policy, tmp_path, platform, **given)
     assert not told  # nothing of a task is made before it is begun
-    search = prepared.tasks[0].search
+    search = found.tasks[0].search
     (line,) = (line for line in told if "design spaces" in line)
     assert f"1 of {len(asked)} design spaces go through TVM's replay" in line
     assert "replay, slowly (trace-instruction: Blockize)" in line
     union = search.space
     assert union.replayed == ["trace-instruction: Blockize"]
-    assert prepared.replayed == {workload.name: 1}
+    assert found.replayed == {workload.name: 1}
     assert [isinstance(space, ReplaySpace) for space in union.spaces] == [True, False, False]
     chosen = search.propose(32)
     spaces = {candidate.space for candidate in chosen}
@@ -161,8 +138,6 @@ class Halves:
 
 
 def test_a_model_ranks_only_what_has_features_and_chance_the_rest(monkeypatch):
-    from pruner.tune.run.learning import LearnedScore
-
     union = UnionSpace([Ranked(blind=False), Numbers(blind=True)], Phases())
 
     def features(rows, spec):
@@ -196,13 +171,7 @@ class Empty(Numbers):
 
 @pytest.mark.tvm
 @pytest.mark.parametrize("empty", [1, 3])
-def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
-    from pruner.tune.run import setup
-    from pruner.tune.run.tune_options import RunContext, TuneOptions
-    from pruner.tune.spaces import opening
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_operator
-
+def test_a_space_without_legal_programs_is_left_out(tmp_path, monkeypatch, platform, empty):
     batched, made = opening.BatchedSpace, []
 
     def first_are_empty(design):
@@ -210,23 +179,12 @@ def test_a_design_space_without_legal_programs_is_left_out(monkeypatch, empty):
         return made[-1]
 
     monkeypatch.setattr(opening, "BatchedSpace", first_are_empty)
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    workload = from_operator({"operator": "matmul", "m": 64, "n": 64, "k": 64})
-    platform = Platform(target=target, device="cpu", cores=2)
-    options = TuneOptions(platform=platform, policy=RandomDraws())
-    told: list[str] = []
-    context = RunContext(
-        platform=platform, measurer=None, phases=Phases(), database=None, folder=None,
-        log=told.append,
-    )  # fmt: skip
-
-    def spaces():
-        return setup._spaces(workload, options, context).spaces
-
+    workload, told = operator("matmul", m=64, n=64, k=64), []
+    found = prepared(workload, RandomDraws(), tmp_path, platform, log=told.append)
     if empty == 3:
         with pytest.raises(PrunerError, match="matmul_64_64_64: no random program is legal"):
-            spaces()
+            _ = found.tasks[0].search
     else:
-        assert spaces() == made[1:]
-        (line,) = told
+        assert found.tasks[0].search.space.spaces == made[1:]
+        (line,) = (one for one in told if "left out" in one)
         assert "matmul_64_64_64: 1 of 3 design spaces are left out" in line

@@ -4,25 +4,18 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.progress import silent
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.workloads import from_file
+from tests.tune.targets import open_designs, target_of
 
 pytestmark = pytest.mark.tvm
 
 
 def spaces(text, tmp_path):
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.spaces.opening import open_spaces
-    from pruner.tune.tvm_import import load_tvm
-    from pruner.tune.workloads import from_file
-
     path = tmp_path / "mine.py"
     path.write_text("from tvm import te, topi\nfrom tvm.script import tirx as T\n" + text)
     (workload,) = from_file(path)
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 2})
-    designs = design_spaces(workload.module, target)
-    how = {"analyzer": None, "learns": False, "phases": Phases(), "log": silent}
-    return open_spaces(designs, name="mine", **how)
+    return open_designs(design_spaces(workload.module, target_of(2)))
 
 
 SUM = (

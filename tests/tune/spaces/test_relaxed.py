@@ -1,5 +1,7 @@
 """Relaxed scores against integer scores, at and beside the anchors, and finite differences."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -9,16 +11,14 @@ from pruner.models.analyzer.derivatives import relaxed_scores
 from pruner.program.relaxed import FormulaNode, RelaxedDecisions, in_order
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
+from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.paths import CONF
 from tests.tune.designs import designs_of
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import TARGETS
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
-TARGETS = {
-    "cpu-avx2": {"kind": "llvm", "mcpu": "haswell", "num-cores": 2},
-    "a100": "nvidia/nvidia-a100",
-}
 IMAGE = {"n": 1, "h": 16, "w": 16, "kh": 3, "kw": 3, "stride": 1, "padding": 1}
 SIZES = {
     "matmul": {"m": 64, "n": 128, "k": 64},
@@ -35,22 +35,15 @@ LEFT_OUT = {("a100", "softmax"), ("cpu-avx2", "half")}
 # each operator with one of the platforms, matmul with both
 SLOW = {("cpu-avx2", "grouped_conv2d"), ("cpu-avx2", "depthwise_conv2d")}
 SLOW |= {("a100", "batch_matmul"), ("a100", "conv2d")}
-CASES = [
-    pytest.param(p, o, marks=pytest.mark.slow if (p, o) in SLOW else ())
-    for p in TARGETS
-    for o in SIZES
-    if (p, o) not in LEFT_OUT
-]
+CASES = set(product(("cpu-avx2", "a100"), SIZES)) - LEFT_OUT - SLOW
 
 
 def opened(platform, operator):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     designs = designs_of({"operator": operator} | SIZES[operator], TARGETS[platform])
     return BatchedSpace(designs[0], probes=1), load_analyzer(CONF, platform)
 
 
-@pytest.mark.parametrize(("platform", "operator"), CASES)
+@some_slow(("platform", "operator"), sorted(CASES), sorted(SLOW))
 def test_scores_equal_the_integer_scores_and_derivatives_the_finite_differences(platform, operator):
     space, analyzer = opened(platform, operator)
     rng = np.random.default_rng(0)
@@ -103,12 +96,10 @@ def moved(rows, tiles, rng):
     return out
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("operator", "platform"),
-    [
-        *(("matmul", "cpu-avx2"), ("matmul", "a100"), ("conv2d", "a100")),
-        pytest.param("conv2d", "cpu-avx2", marks=pytest.mark.slow),
-    ],
+    [("matmul", "cpu-avx2"), ("matmul", "a100"), ("conv2d", "a100")],
+    [("conv2d", "cpu-avx2")],
 )
 def test_formulas_follow_every_number_that_depends_on_tiles(platform, operator):
     """No number is a constant that differs between two programs of one structure."""

@@ -1,10 +1,20 @@
-"""Design spaces replayed by TVM, and the union of a task's spaces."""
+"""Design spaces replayed by TVM, their union, traces as decision vectors, flags of live tasks."""
 
 import numpy as np
 import pytest
 
-from tests.paths import CONF
+from pruner.features.workload import WORDS, workload_flags
+from pruner.program.dag.operators import dag_for_workload, te_tensors
+from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.text import module_flags
+from pruner.tune.spaces.tvm import ReplaySpace
+from pruner.tune.spaces.union import Traces, UnionSpace
+from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import normalised
 from tests.tune.designs import designs_of
+from tests.tune.targets import module_of, target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -17,8 +27,6 @@ def designs():
 
 @pytest.fixture(scope="module")
 def replayed(designs):
-    from pruner.tune.spaces.tvm import ReplaySpace
-
     return ReplaySpace(designs[0])
 
 
@@ -46,7 +54,7 @@ def test_mutations_stay_in_the_space(replayed):
     assert (replayed.mutate(parents, np.random.default_rng(3)) != children).any()
 
 
-def test_what_tvm_refuses_is_not_legal(replayed):
+def test_what_tvm_refuses_is_not_legal_without_a_word(replayed, caplog):
     row = replayed.sample(1, np.random.default_rng(3))[0]
     broken = row.copy()
     broken[10] = 9  # there are four unroll depths
@@ -54,13 +62,10 @@ def test_what_tvm_refuses_is_not_legal(replayed):
     features = replayed.features(np.stack([broken, row]))
     assert features.failures == {0: "refused-by-tvm"}
     assert features.valid.tolist() == [False, True]
+    assert caplog.text == ""
 
 
 def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.tvm import ReplaySpace
-    from pruner.tune.spaces.union import UnionSpace
-
     phases = Phases()
     union = UnionSpace([ReplaySpace(design) for design in designs], phases)
     rng = np.random.default_rng(0)
@@ -76,20 +81,98 @@ def test_a_union_draws_from_all_spaces_and_keeps_each_row_in_its_own(designs):
     assert phases.seconds()["sample"] > 0 < phases.seconds()["instantiate"]
 
 
-def test_targets_of_described_platforms():
+SIZES = {"operator": "matmul", "m": 64, "n": 48, "k": 32, "epilogue": ["relu"]}
 
-    from pruner.errors import PrunerError
-    from pruner.program.device import load_device
-    from pruner.tune.measure.machine import host_cpu, make_platform
 
-    conf = CONF / "platform"
-    a100 = make_platform(load_device(conf / "a100.yaml"))
-    assert (a100.device, str(a100.target.attrs["arch"])) == ("cuda", "sm_80")
-    avx2 = make_platform(load_device(conf / "cpu-avx2.yaml"))
-    assert (avx2.device, avx2.cores, str(avx2.target.attrs["mcpu"])) == ("cpu", 2, "haswell")
-    host = make_platform(load_device(conf / "cpu-avx2.yaml"), target="host")
-    assert str(host.target.attrs["mcpu"]) == host_cpu()
-    with pytest.raises(PrunerError, match="mi50"):
-        make_platform(load_device(conf / "mi50.yaml"))
-    with pytest.raises(PrunerError, match="target=llwm"):
-        make_platform(load_device(conf / "cpu-avx2.yaml"), target="llwm")
+@pytest.fixture(scope="module")
+def space():
+    designs = designs_of(SIZES, {"kind": "llvm", "mcpu": "haswell", "num-cores": 2})
+    # the first space is left out, as one without legal programs is
+    return UnionSpace([BatchedSpace(design) for design in designs[1:]], Phases())
+
+
+@pytest.fixture(scope="module")
+def rows(space):
+    return space.sample(24, np.random.default_rng(0))
+
+
+@pytest.fixture(scope="module")
+def traces(space, rows):
+    return [schedule.trace for schedule in space.instantiate(rows)]
+
+
+@pytest.mark.parametrize("form", ["as it is", "simplified", "from a database"])
+def test_a_vector_comes_back_from_its_schedule(space, rows, traces, form):
+    if form == "simplified":  # what TVM's evolutionary search makes of a design space
+        traces = [trace.simplified(True) for trace in traces]
+    if form == "from a database":
+        traces = [from_json(space, trace) for trace in traces]
+    found, known = Traces(space).rows(traces)
+    assert known.all()
+    np.testing.assert_array_equal(found, rows)
+
+
+def from_json(space, trace):
+    s_tir = load_tvm().s_tir
+    schedule = s_tir.Schedule(space.spaces[0].design.module)
+    s_tir.Trace.apply_json_to_schedule(trace.as_json(), schedule)
+    return schedule.trace
+
+
+def test_other_parallel_annotations_are_other_programs(space, rows, traces):
+    mutator = load_tvm().meta_schedule.mutator.MutateParallel(max_jobs_per_core=16)
+    mutator._initialize_with_tune_context(space.spaces[0].design.context)
+    changed = [mutator.apply(trace) for trace in traces]
+    kept = [row for row, trace in enumerate(changed) if trace is not None]
+    changed = [changed[row] for row in kept]
+    assert len(kept) > 10
+    assert not Traces(space).rows(changed)[1].any()
+    found, known = Traces(space).rows(changed, whatever_parallel=True)
+    assert known.all()
+    np.testing.assert_array_equal(found, rows[kept])
+    # a space that was left out is unknown
+    one = space.spaces[0].design
+    left_out = design_spaces(one.module, one.target)[0]
+    assert not Traces(space).rows([left_out.trace], whatever_parallel=True)[1].any()
+
+
+CONV = '["conv2d_layer", 1, 8, 9, 9, 4, 3, 3, 1, "SAME"]'
+TASKS = [
+    ('["matmul_layer", 20, 30, 40]', ()),
+    ('["batch_matmul_layer", 2, 3, 4, 5, 6]', ()),
+    ('["relu_layer", 8, 8]', ()),
+    (CONV, ()),
+    (CONV, ("add",)),
+    (CONV, ("add", "relu")),
+    ('["depthwise_conv2d_layer", 1, 8, 9, 9, 3, 3, 1, 1]', ()),
+    ('["pool_layer", "max", 1, 8, 9, 9, 3, 3, 2, "SAME"]', ()),
+    ('["pool_layer", "avg", 1, 8, 9, 9, 3, 3, 2, "VALID"]', ()),
+    ('["softmax_layer", 8, 16]', ()),
+]
+
+
+def live(tvm, key, fused):
+    return normalised(module_of(te_tensors(tvm.tvm.te, tvm.tvm.topi, key, fused)))
+
+
+@pytest.mark.parametrize(("key", "fused"), TASKS)
+def test_records_and_live_tasks_have_the_same_flags(tvm, key, fused):
+    recorded = workload_flags(dag_for_workload(key, fused))
+    np.testing.assert_array_equal(module_flags(live(tvm, key, fused)), recorded)
+
+
+def test_the_words_that_standard_operators_have_are_all_met(tvm):
+    met = sum(module_flags(live(tvm, key, fused)) for key, fused in TASKS) > 0
+    assert {word for word, seen in zip(WORDS, met, strict=False) if seen} == {
+        "max", "add", "DepthwiseConv2d", "softmax", "compute(b, i, j)",
+    }  # fmt: skip
+
+
+def test_both_kinds_of_space_hand_the_flags_out(tvm):
+    key, fused = TASKS[5]
+    expected = workload_flags(dag_for_workload(key, fused))
+    assert expected.any()
+    design = design_spaces(live(tvm, key, fused), target_of(2))[0]
+    for space in (BatchedSpace(design), ReplaySpace(design)):
+        rows = space.sample(2, np.random.default_rng(0))
+        np.testing.assert_array_equal(space.features(rows).workload, expected)

@@ -2,9 +2,12 @@
 
 import pytest
 
-from pruner.paths import conf_folder
-from pruner.program.device import load_device
+from pruner.tune.measure.machine import platform_analyzer
+from pruner.tune.networks.draft_task import Depth
+from pruner.tune.networks.filtering.forecaster import NetworkForecaster
+from pruner.tune.networks.lowering import NetworkFormat
 from tests.tune.networks.filtering.in_process import use_no_processes
+from tests.tune.targets import platform_of
 
 
 @pytest.fixture
@@ -15,12 +18,7 @@ def drafts_here(monkeypatch):
 @pytest.fixture
 def make(drafts_here):
     """Make a forecaster for a platform without a run."""
-    from pruner.tune.measure.machine import make_platform, platform_analyzer
-    from pruner.tune.networks.draft_task import Depth
-    from pruner.tune.networks.filtering.forecaster import NetworkForecaster
-    from pruner.tune.networks.lowering import NetworkFormat
-
-    platform = make_platform(load_device(conf_folder() / "platform" / "cpu-avx2.yaml"))
+    platform = platform_of("cpu-avx2")
     depth = Depth(sample=32, rounds=0)
 
     def made(drafts=None, seed=0):

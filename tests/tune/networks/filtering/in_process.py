@@ -4,6 +4,8 @@ from concurrent.futures import Future
 
 from pruner.errors import PrunerError
 from pruner.processes import Reply
+from pruner.tune.networks.draft_task import draft
+from pruner.tune.networks.filtering import candidates, forecaster
 
 
 def done(job, *arguments):
@@ -23,8 +25,6 @@ class DraftsHere:
     drafted = 0
 
     def draft(self, job):
-        from pruner.tune.networks.draft_task import draft
-
         DraftsHere.drafted += 1
         return done(draft, job)
 
@@ -33,11 +33,7 @@ class DraftsHere:
 
 
 class OutlinesHere:
-    """Outlines candidates."""
-
     def submit(self, job, *arguments):
-        from pruner.tune.networks.filtering import candidates
-
         return done(getattr(candidates, job), *arguments)
 
     def close(self):
@@ -46,8 +42,6 @@ class OutlinesHere:
 
 def use_no_processes(monkeypatch):
     """Outline and draft in this process; return what counts the drafts."""
-    from pruner.tune.networks.filtering import candidates, forecaster
-
     DraftsHere.drafted = 0
     candidates._opened.cache_clear()
     monkeypatch.setattr(forecaster, "DraftWorkers", DraftsHere)

@@ -17,7 +17,6 @@ def two():
 
 
 def wrong():
-    """Something else than candidates."""
     yield 7
 
 
@@ -27,17 +26,10 @@ def failing():
     raise RuntimeError("no more layers")
 
 
-class Branches(nn.Module):
-    """A branch on values, which torch.export does not take."""
-
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-
 def one_is_refused():
     """The second of three cannot be exported."""
     yield "first", small_networks.faint
-    yield "branches", Branches(), (torch.ones(2),)
+    yield "branches", small_networks.Branches(), (torch.ones(2),)
     yield "third", small_networks.faint
 
 
@@ -45,11 +37,10 @@ def refuse():
     raise ValueError("no such choice\nin this space")
 
 
-def one_is_not_made():
-    """The second of three has no network."""
-    yield "first", small_networks.faint
+def two_are_refused():
+    """Before those of above one is not made."""
     yield "refused", refuse
-    yield "third", small_networks.faint
+    yield from one_is_refused()
 
 
 def drawn():

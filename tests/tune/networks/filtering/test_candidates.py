@@ -1,28 +1,35 @@
-"""Lists of networks, and generators of candidates."""
+"""Lists of networks, generators of candidates, and outlines with bytes counted by hand."""
 
 from concurrent.futures import Future
 
 import pytest
 
+from experiments.filter.space import Choices, subnet
 from pruner.errors import PrunerError
 from pruner.processes import MEMORY, Reply
+from pruner.tune.networks.filtering import candidates
+from pruner.tune.networks.filtering.candidates import Candidates, _Generator, read_networks
+from pruner.tune.networks.filtering.outline import _most, activation_bytes, outline
+from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.operators.program import from_exported
+from pruner.tune.networks.plain import arguments_of
+from pruner.tune.networks.signature import exported
+from pruner.tune.networks.source import import_module
+from tests.tune.networks import small_networks
 from tests.tune.networks.filtering.in_process import OutlinesHere
-from tests.tune.networks.lowered import ONE_CORE
+from tests.tune.networks.lowered import ONE_CORE, imported, lowered
+from tests.tune.some_slow import some_slow
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("drafts_here")]
 SPACES = "tests.tune.networks.filtering.spaces"
 
 
 def outlined(form=None, **given):
-    from pruner.tune.networks.filtering.candidates import Candidates
-    from pruner.tune.networks.lowering import NetworkFormat
-
     return list(Candidates(**given).outlined(ONE_CORE, form or NetworkFormat(), ()))
 
 
 def test_a_list_has_networks_with_their_sizes_and_remarks(tmp_path):
-    from pruner.tune.networks.filtering.candidates import read_networks
-
     path = tmp_path / "nets.txt"
     text = "# mine\n\nresnet18 image=64 batch=2\n  pkg:make\nresnet18 sizes.image=32\n"
     path.write_text(text, encoding="utf-8-sig")  # as editors of Windows write it
@@ -45,15 +52,12 @@ def test_a_list_has_networks_with_their_sizes_and_remarks(tmp_path):
     ],
 )
 def test_a_wrong_line_is_refused(text, message, tmp_path):
-    from pruner.tune.networks.filtering.candidates import read_networks
-
     (tmp_path / "nets.txt").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(PrunerError, match=message) as refused:
         read_networks(tmp_path / "nets.txt")
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.usefixtures("drafts_here")
 def test_candidates_of_a_generator_come_in_order_until_its_end():
     found = outlined(generator=f"{SPACES}:two")
     assert [one.name for one in found] == ["first", "second"]
@@ -62,28 +66,15 @@ def test_candidates_of_a_generator_come_in_order_until_its_end():
     assert [one.name for one in outlined(generator=f"{SPACES}:two", most=1)] == ["first"]
 
 
-@pytest.mark.usefixtures("drafts_here")
-def test_a_candidate_that_cannot_be_imported_has_a_reason_and_the_next_follows():
-    found = outlined(generator=f"{SPACES}:one_is_refused")
-    assert [(one.name, bool(one.reason)) for one in found] == [
-        ("first", False), ("branches", True), ("third", False)
-    ]  # fmt: skip
-    assert found[1].reason.startswith("network=branches: ")
-    assert "\n" not in found[1].reason
+def test_a_candidate_that_is_not_made_or_imported_has_a_reason_and_the_next_follows():
+    found = outlined(generator=f"{SPACES}:two_are_refused")
+    assert [one.name for one in found] == ["refused", "first", "branches", "third"]
+    assert [found[n].reason for n in (0, 1, 3)] == ["ValueError: no such choice", "", ""]
+    assert found[2].reason.startswith("network=branches: ")
+    assert "\n" not in found[2].reason
 
 
-@pytest.mark.usefixtures("drafts_here")
-def test_a_candidate_that_cannot_be_made_has_a_reason_and_the_next_follows():
-    found = outlined(generator=f"{SPACES}:one_is_not_made")
-    assert [(one.name, one.reason) for one in found] == [
-        ("first", ""), ("refused", "ValueError: no such choice"), ("third", "")
-    ]  # fmt: skip
-
-
-def test_a_pass_that_ends_the_process_is_left_out(drafts_here, monkeypatch):
-    from pruner.tune.networks.filtering import candidates
-    from pruner.tune.networks.lowering import NetworkFormat
-
+def test_a_pass_that_ends_the_process_is_left_out(monkeypatch):
     wanted = NetworkFormat(layout="NHWC")
 
     class Crashes(OutlinesHere):
@@ -102,7 +93,6 @@ def test_a_pass_that_ends_the_process_is_left_out(drafts_here, monkeypatch):
     assert all(one.form == wanted.plain for one in found)
 
 
-@pytest.mark.usefixtures("drafts_here")
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -118,19 +108,11 @@ def test_a_wrong_generator_ends_in_one_line(function, message):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.usefixtures("drafts_here")
-def test_a_process_that_replaces_another_finds_an_earlier_candidate():
-    from pruner.tune.networks.filtering.candidates import _Generator
-
+def test_a_process_that_replaces_another_finds_equal_candidates():
     found = _Generator(f"{SPACES}:two")
     assert [found.take(number)[0] for number in (1, 0, 1)] == ["second", "first", "second"]
     assert found.take(2) is None
-
-
-def test_random_numbers_of_a_generator_do_not_depend_on_the_process():
-    """A process that makes other networks draws the same."""
-    from pruner.tune.networks.filtering.candidates import _Generator
-
+    # A process that makes other networks draws the same.
     one, other = (_Generator(f"{SPACES}:drawn") for _ in range(2))
     names = [one.take(number)[0] for number in range(4)]
     assert other.take(3)[0] == names[3]
@@ -138,8 +120,6 @@ def test_random_numbers_of_a_generator_do_not_depend_on_the_process():
 
 
 def test_a_package_that_does_not_exist_is_refused_before_any_work(tmp_path, monkeypatch):
-    from pruner.tune.networks.filtering.candidates import Candidates
-
     for word in ("no_such_package:f", f"{SPACES}:", "no.such:f"):
         with pytest.raises(PrunerError, match=f"networks={word}: no such package or function"):
             Candidates(generator=word).check()
@@ -150,3 +130,63 @@ def test_a_package_that_does_not_exist_is_refused_before_any_work(tmp_path, monk
     with pytest.raises(PrunerError) as refused:
         Candidates(generator="failing_package.nets:f").check()
     assert str(refused.value).endswith(": ZeroDivisionError: division by zero")
+
+
+def outline_of(name, target, form=None):
+    network, inputs = getattr(small_networks, name)()
+    return outline(import_module(network, inputs, name), target, form or NetworkFormat())
+
+
+@some_slow("name", ["channels", "causal_attention"], ["biased"])
+def test_the_tasks_are_those_of_a_tuning_run(name, target):
+    """With channels last, and weights that are packed: hash, calls and arithmetic of each."""
+    form = NetworkFormat(layout="NHWC")
+    tuned = network_tasks(lower(imported(name), target, form), target)
+    found = outline_of(name, target, form)
+    assert {(t.key, t.weight, t.flops) for t in found.tasks} == {
+        (t.key, t.weight, t.flops) for t in tuned
+    }
+    assert found.flops == sum(t.weight * t.flops for t in tuned)
+    assert found.form == form
+
+
+@pytest.mark.slow
+def test_a_subnet_of_the_example_space_has_the_tasks_of_a_tuning_run(target):
+    choices = Choices(resolution=32, width=0.5, stages=((1, 5, 3),) * 5)
+    network, image = subnet(choices)
+    form = NetworkFormat(layout="NHWC")
+    found = outline(import_module(network, image, "net"), target, form)
+    module = from_exported(exported(network, arguments_of(image)))
+    tuned = network_tasks(lower(module, target, form), target)
+    assert {(t.key, t.weight) for t in found.tasks} == {(t.key, t.weight) for t in tuned}
+    # stem, expand, depthwise and project of each of five stages, two convolutions of each of
+    # two excitations, the last convolution
+    convolutions = sum(t.weight for t in found.tasks if "conv2d" in t.name)
+    assert convolutions == 1 + 3 * 5 + 2 * 2 + 1
+
+
+def test_bytes_of_weights_and_of_tensors_are_counted_and_a_view_takes_none(target):
+    """Linear 16 to 8 with a bias, ReLU, linear 8 to 8 without, of four rows of float32."""
+    found = outline_of("faint", target)
+    assert found.parameter_bytes == 4 * (16 * 8 + 8 + 8 * 8)
+    assert found.activation_bytes == 4 * (4 * 16 + 4 * 8 + 4 * 8)  # input, hidden, output
+    # Rows of a table and their softmax; the second output is the rows in another shape.
+    rows = 4 * 4 * 6
+    inputs = 8 * 4  # int64
+    found = activation_bytes(lowered("two_outputs"))
+    assert inputs + 2 * rows <= found < inputs + 3 * rows
+
+
+def test_a_tensor_counts_from_its_call_to_its_last_reader():
+    """Spans 0 to 1, 1 to 2 and 2 to 3: neighbours overlap, the most is 20 + 40."""
+    assert _most([10, 20, 40], [[0, 1], [1, 2], [2, 3]], 4) == 60
+    assert _most([10, 20, 40], [[0, 3], [1, 1], [2, 2]], 4) == 50
+    assert _most([], [], 1) == 0
+
+
+def test_a_task_with_a_draft_has_no_text(target):
+    first, second = outline_of("faint", target).tasks
+    found = outline(imported("faint"), target, NetworkFormat(), {first.key})
+    texts = {task.key: task.module for task in found.tasks}
+    assert texts == {first.key: None, second.key: second.module}
+    assert second.module

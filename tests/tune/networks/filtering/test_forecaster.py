@@ -8,8 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
+from experiments.filter.run import hand_over
+from pruner import arrays
 from pruner.models.forecast import Forecast, forecast_of
+from pruner.tune.networks import draft_task
+from pruner.tune.networks.draft_network import SUMMARY, draft_tasks, read_drafts
+from pruner.tune.networks.filtering import forecaster as kept_drafts
+from pruner.tune.networks.filtering.forecaster import NetworkForecast
+from pruner.tune.networks.filtering.outline import outline
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.source import import_module
+from pruner.tune.run.database import Database
 from tests.tune.networks import small_networks
 
 pytestmark = pytest.mark.tvm
@@ -17,30 +29,20 @@ pytestmark = pytest.mark.tvm
 
 def longer():
     """The layers of `faint`, the last layer twice, and another."""
-    from torch import nn
-
     network, inputs = small_networks.faint()
     again, other = nn.Linear(8, 8, bias=False), nn.Linear(8, 3)
     return nn.Sequential(network, again, other).eval(), inputs
 
 
 def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
-    from pruner.tune.networks.filtering.outline import outline
-    from pruner.tune.networks.source import import_module
-
     network, inputs = longer()
     with make() as forecaster:
         found = forecaster.module(network, inputs, "net")
         imported = import_module(network, inputs, "net")
         tasks = outline(imported, forecaster.platform.target, forecaster.form).tasks
-        alone = np.array(
-            [
-                forecast_of(
-                    [forecaster.drafts[task.key].draft.columns], [1.0], forecaster.analyzer.device
-                ).seconds
-                for task in tasks
-            ]
-        )
+        device = forecaster.analyzer.device
+        columns = [forecaster.drafts[task.key].draft.columns for task in tasks]
+    alone = np.array([forecast_of([one], [1.0], device).seconds for one in columns])
     calls = np.array([task.weight for task in tasks], float)
     assert sorted(calls) == [1, 1, 2]
     np.testing.assert_allclose(found.forecast.seconds, calls @ alone, rtol=1e-6)
@@ -49,13 +51,11 @@ def test_a_network_is_the_sum_of_its_tasks(make, drafts_here):
 
 
 def test_a_draft_on_disk_gives_identical_numbers_and_no_draft(make, drafts_here, tmp_path):
-    network, inputs = longer()
     with make(tmp_path) as forecaster:
-        first = forecaster.module(network, inputs, "net")
-        again = forecaster.module(network, inputs, "net")
+        first, again = (forecaster.module(*longer(), "net") for _ in range(2))
     made = drafts_here.drafted
     with make(tmp_path) as forecaster:
-        later = forecaster.module(network, inputs, "net")
+        later = forecaster.module(*longer(), "net")
     assert drafts_here.drafted == made == first.drafted == 3
     assert (again.drafted, later.drafted) == (0, 0)
     rows = [replace(one, drafted=0, seconds=0.0) for one in (first, again, later)]
@@ -63,23 +63,19 @@ def test_a_draft_on_disk_gives_identical_numbers_and_no_draft(make, drafts_here,
 
 
 def test_another_seed_or_a_damaged_file_is_drafted_anew(make, drafts_here, tmp_path):
-    network, inputs = longer()
     with make(tmp_path) as forecaster:
-        forecaster.module(network, inputs, "net")
+        forecaster.module(*longer(), "net")
     (folder,) = tmp_path.iterdir()
     assert len(list(folder.iterdir())) == 3
     next(folder.iterdir()).write_text("{")
     with make(tmp_path) as forecaster:
-        assert forecaster.module(network, inputs, "net").drafted == 1
+        assert forecaster.module(*longer(), "net").drafted == 1
     with make(tmp_path, seed=1) as forecaster:
-        assert forecaster.module(network, inputs, "net").drafted == 3
+        assert forecaster.module(*longer(), "net").drafted == 3
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_draft_does_not_depend_on_the_name_of_its_task(make):
-    from pruner.tune.networks.filtering.outline import outline
-    from pruner.tune.networks.source import import_module
-
     drafts = []
     for before in ("", "other_"):
         with make() as forecaster:
@@ -95,8 +91,6 @@ def test_a_draft_does_not_depend_on_the_name_of_its_task(make):
 
 def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monkeypatch):
     """The folder of another program stays."""
-    from pruner.tune.networks.filtering import forecaster as kept_drafts
-
     for name, time_s in (("a" * 32, 1), ("b" * 32, 2), ("mine", 0)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "one.json").write_text(" " * 100)
@@ -108,10 +102,6 @@ def test_folders_that_were_not_used_for_longest_are_dropped(make, tmp_path, monk
 
 
 def test_all_code_of_shapes_and_types_decides_a_draft(monkeypatch):
-    from pruner import arrays
-    from pruner.tune.networks import draft_task
-    from pruner.tune.networks.filtering import forecaster as kept_drafts
-
     files = []
     monkeypatch.setattr(kept_drafts, "digest_of", files.extend)
     kept_drafts._code.__wrapped__()
@@ -130,11 +120,7 @@ def test_a_forecast_does_not_depend_on_the_networks_before_it(make, drafts_here)
     assert [one.forecast for one in swapped] == [second.forecast, first.forecast]
 
 
-def test_a_task_without_a_program_is_no_part_of_a_sum_and_not_kept_on_disk(
-    make, drafts_here, tmp_path, monkeypatch
-):
-    from pruner.tune.networks import draft_task
-
+def test_a_task_without_a_program_is_neither_summed_nor_kept(make, tmp_path, monkeypatch):
     monkeypatch.setattr(draft_task, "_build_error", lambda *_: "no such instruction")
     with make(tmp_path) as forecaster:
         found = forecaster.module(*small_networks.faint(), "net")
@@ -145,33 +131,27 @@ def test_a_task_without_a_program_is_no_part_of_a_sum_and_not_kept_on_disk(
 
 
 def test_a_limit_keeps_what_may_be_faster():
-    from pruner.tune.networks.filtering.forecaster import NetworkForecast
-
     known = NetworkForecast(name="a", forecast=Forecast(low_s=2e-3, median_s=4e-3, high_s=9e-3))
     assert [known.may_take(ms / 1e3) for ms in (1.9, 2.0, 3.0, 10.0)] == [False, True, True, True]
     assert NetworkForecast(name="b").may_take(1e-9)
 
 
+def drafted(forecaster):
+    """Tasks of a run, which the forecaster has drafted."""
+    network, inputs = small_networks.faint()
+    forecaster.module(network, inputs, "net")
+    target = forecaster.platform.target
+    module = lower(import_module(network, inputs, "net"), target, forecaster.form)
+    return network_tasks(module, target)
+
+
 def test_kept_drafts_are_those_of_a_run(make, drafts_here, tmp_path):
     """A run that gets them drafts nothing, and has their records."""
-    from experiments.filter.run import hand_over
-    from pruner.tune.networks.draft_network import SUMMARY, draft_tasks
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.network_tasks import network_tasks
-    from pruner.tune.networks.source import import_module
-    from pruner.tune.run.database import Database
-
-    network, inputs = small_networks.faint()
     with make() as forecaster:
-        forecaster.module(network, inputs, "net")
-        target = forecaster.platform.target
-        module = lower(import_module(network, inputs, "net"), target, forecaster.form)
-        tasks = network_tasks(module, target)
+        tasks, target = drafted(forecaster), forecaster.platform.target
         hand_over(forecaster.drafts, tasks, tmp_path)
-        told = []
-        found = draft_tasks(
-            [task.workload for task in tasks], forecaster.platform, None, tmp_path, log=told.append
-        )
+        workloads, told = [task.workload for task in tasks], []
+        found = draft_tasks(workloads, forecaster.platform, None, tmp_path, log=told.append)
     assert told == []
     assert [draft.how for draft in found.drafts] == ["drafted", "drafted"]
     assert all(Database(tmp_path).best(task.module, target) is not None for task in tasks)
@@ -183,19 +163,8 @@ def test_drafts_of_blocks_with_other_names_get_the_names_of_the_run(make, drafts
 
     The draft of an unknown name is left to the run.
     """
-    from experiments.filter.run import hand_over
-    from pruner.tune.networks.draft_network import read_drafts
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.network_tasks import network_tasks
-    from pruner.tune.networks.source import import_module
-    from pruner.tune.run.database import Database
-
-    network, inputs = small_networks.faint()
     with make() as forecaster:
-        forecaster.module(network, inputs, "net")
-        target = forecaster.platform.target
-        module = lower(import_module(network, inputs, "net"), target, forecaster.form)
-        first, second = network_tasks(module, target)
+        (first, second), target = drafted(forecaster), forecaster.platform.target
         drafts = {task.key: forecaster.drafts[task.key] for task in (first, second)}
     hand_over(drafts, [first, second], tmp_path / "same")
     wanted = Database(tmp_path / "same").best(first.module, target)

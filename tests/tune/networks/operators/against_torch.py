@@ -6,6 +6,12 @@ import pytest
 import torch
 from torch.utils import _pytree
 
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.operators.complex_numbers import touches_complex
+from pruner.tune.networks.operators.program import converters, decomposed, from_exported
+from pruner.tune.tvm_import import load_tvm
+from tests.tune.targets import target_of
+
 
 class Function(torch.nn.Module):
     def __init__(self, function):
@@ -16,34 +22,31 @@ class Function(torch.nn.Module):
         return self.function(*inputs)
 
 
+class All(torch.nn.Module):
+    """What several layers make of one input."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+
+    def forward(self, x):
+        return [layer(x) for layer in self.layers]
+
+
 def assert_equal(function, *inputs, tolerance=1e-5):
-    """Run it untuned in TVM. Compare all outputs: number, shapes, types and values.
-
-    Integers are equal exactly.
-    """
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.networks.operators.program import from_exported
-    from pruner.tune.tvm_import import load_tvm
-
+    """Run it untuned in TVM; compare number, shapes, types and values of all outputs."""
     tvm, relax = load_tvm().tvm, load_tvm().relax
     program, wanted = _exported(function, inputs)
     imported = from_exported(program)
-    target = tvm.target.Target({"kind": "llvm", "num-cores": 1, "opt-level": 0})
+    target = target_of({"kind": "llvm", "num-cores": 1, "opt-level": 0})
     built = relax.build(lower(imported, target), target)
     machine = relax.VirtualMachine(built, tvm.cpu())
     found = _leaves(machine["main"](*(tvm.runtime.tensor(part.numpy()) for part in inputs)))
     _assert_close(found, wanted, tolerance)
 
 
-def assert_rewritten_equal(function, *inputs, tolerance=1e-5):
-    """Let torch run what its operators are replaced by, at a tenth of the cost of a build.
-
-    TVM's front end has a function for each operator that is left, and none is complex.
-    """
-    from pruner.tune.networks.operators.complex_numbers import touches_complex
-    from pruner.tune.networks.operators.program import converters, decomposed
-    from pruner.tune.tvm_import import load_tvm
-
+def assert_rewritten(function, *inputs, tolerance=1e-5):
+    """Let torch run what its operators are replaced by: TVM has each of them, none is complex."""
     load_tvm()
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
@@ -56,10 +59,10 @@ def assert_rewritten_equal(function, *inputs, tolerance=1e-5):
 
 
 # TVM builds what is left after rewriting in the slow tests: other fast tests build its operators.
-REWRITTEN_OR_BUILT = pytest.mark.parametrize(
+WAYS = pytest.mark.parametrize(
     "assert_same",
     [
-        pytest.param(assert_rewritten_equal, id="rewritten"),
+        pytest.param(assert_rewritten, id="rewritten"),
         pytest.param(assert_equal, marks=pytest.mark.slow, id="built"),
     ],
 )

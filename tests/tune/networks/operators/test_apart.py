@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from pruner.tune.networks.operators import apart
+from pruner.tune.networks.operators.program import converters, decomposed
 from pruner.tune.networks.plain import arguments_of
 from pruner.tune.networks.signature import exported
 from tests.tune.networks import small_networks
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
@@ -20,19 +22,10 @@ def shapes(program):
     return [getattr(node.meta["val"], "shape", None) for node in nodes]
 
 
-BIASED = pytest.param("biased", marks=pytest.mark.slow)  # of operators that channels have, too
-
-
-@pytest.mark.parametrize("name", ["channels", "causal_attention", BIASED, "adaptive_pools"])
+@some_slow("name", ["channels", "causal_attention", "adaptive_pools"], ["biased"])
 def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
-    """Operators and shapes in order; the second time no call is decomposed.
-
-    Attention is left to the complete program: decomposed, its result has other strides. So are
-    pools whose places nobody reads.
-    """
+    """Attention, and pools whose places nobody reads, are left to the complete program."""
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-
-    from pruner.tune.networks.operators.program import converters, decomposed
 
     network, inputs = getattr(small_networks, name)()
     known = converters(ExportedProgramImporter())

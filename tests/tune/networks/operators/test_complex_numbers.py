@@ -5,11 +5,7 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.operators.complex_numbers import without_complex
-from tests.tune.networks.operators.against_torch import (
-    REWRITTEN_OR_BUILT,
-    Function,
-    assert_equal,
-)
+from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 
@@ -31,7 +27,7 @@ class Weighted(torch.nn.Module):
         return fft.irfft(out, n=x.shape[-1]) + self.beside(x)
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_rotations_and_arithmetic(tvm, assert_same):
     angles = torch.outer(torch.arange(6.0), torch.rand(4))
 
@@ -39,51 +35,31 @@ def test_rotations_and_arithmetic(tvm, assert_same):
         z, w = (torch.view_as_complex(one.unflatten(-1, (-1, 2))) for one in (x, y))
         turned = torch.view_as_real(z * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
         made = torch.complex(x, y)
-        several = [
-            z + w,
-            z - 2 * w,
-            z * w.conj(),
-            z / w,
-            z * 1j,
-            (z @ w.mT)[0],
-            z**2,
-            z.exp(),
-            made,
-        ]
-        several += [
-            torch.cat([z, w]),
-            torch.where(x[..., :4] > 0, z, w),
-            z.sum(1),
-            z.to(made.dtype),
-        ]
+        several = [z + w, z - 2 * w, z * w.conj(), z / w, z * 1j, (z @ w.mT)[0], z**2, z.exp()]
+        several += [torch.cat([z, w]), torch.where(x[..., :4] > 0, z, w), z.sum(1), made]
+        several.append(z.to(made.dtype))
         return turned, z.abs(), z.angle(), made.real, *(torch.view_as_real(one) for one in several)
 
     assert_same(function, torch.randn(2, 6, 8), torch.randn(2, 6, 8))
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_fourier_transforms(tvm, assert_same):
     def function(x):
         return (
             *(fft.rfft(x).abs(), fft.fft2(x, norm="ortho").real, fft.ifft(fft.fft(x, n=5)).imag),
-            *(
-                fft.irfft(fft.rfft(x), n=7),
-                fft.irfft2(fft.rfft2(x) * 1.5, s=(6, 7), norm="forward"),
-            ),
+            fft.irfft(fft.rfft(x), n=7),
+            fft.irfft2(fft.rfft2(x) * 1.5, s=(6, 7), norm="forward"),
             *(fft.fftshift(fft.fftn(x)).angle().cos(), fft.hfft(torch.complex(x, x))),
         )
 
     assert_same(function, torch.randn(2, 6, 7), tolerance=1e-4)
 
 
-@REWRITTEN_OR_BUILT
+@WAYS
 def test_a_spectrogram(tvm, assert_same):
-    window = torch.hann_window(16)
-
-    def spectrogram(x):
-        return torch.stft(x, 16, 4, window=window, return_complex=True).abs()
-
-    assert_same(spectrogram, torch.randn(2, 50), tolerance=1e-4)
+    how = {"window": torch.hann_window(16), "return_complex": True}
+    assert_same(lambda x: torch.stft(x, 16, 4, **how).abs(), torch.randn(2, 50), tolerance=1e-4)
 
 
 def test_a_fourier_operator(tvm):

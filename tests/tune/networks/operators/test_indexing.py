@@ -1,37 +1,82 @@
-"""Elements by numbers, lists and masks, read and written."""
+"""Elements by numbers, lists, masks and tensors of places, read and written; bags of rows."""
 
 import pytest
 import torch
 from torch import nn
 
 from pruner.tune.networks.operators.indexing import index_put
-from tests.tune.networks.operators.against_torch import REWRITTEN_OR_BUILT, assert_equal
+from pruner.tune.networks.operators.program import from_exported
+from tests.tune.networks.operators.against_torch import WAYS, assert_equal
 
 pytestmark = pytest.mark.tvm
-
-
-def test_negative_numbers_count_from_the_end(tvm):
-    assert_equal(lambda x: (x[-1], x[:, -2], x[[0, -1]], x.select(-1, -3)), torch.randn(3, 5, 8))
-
-
 ROWS, COLUMNS = torch.tensor([0, 2, 1]), torch.tensor([1, -1, 4])
+MASK = torch.tensor([True, False, True, False])
+PLACE, PLACES = torch.tensor(0), torch.tensor([[0, 2], [1, 1]])
+FEW = torch.tensor([[[0, 1]], [[3, 1]]])  # 2 x 1 x 2
 
 
-@REWRITTEN_OR_BUILT
-def test_lists_pair_their_elements(tvm, assert_same):
-    assert_same(lambda x: (x[ROWS, :, COLUMNS], x[ROWS[:, None], COLUMNS]), torch.randn(3, 5, 8))
+def by_mask(x):
+    y, z = x.clone(), x.clone()
+    y[y > 0] = 0.5
+    z[z[:, 0] > 0] = x[0]
+    return y, z
 
 
-@pytest.mark.slow
-def test_more_lists_pair_their_elements(tvm):
-    assert_equal(
-        lambda x: (x[:, ROWS, COLUMNS], x[..., COLUMNS], x[:, :, ROWS.view(1, 3)]),
+def in_turn(x, v):
+    rows, columns = x.clone(), x.clone()
+    rows[MASK], columns[:, MASK] = v, 2.0
+    return rows, columns, torch.index_put(x, (MASK,), v, accumulate=True)
+
+
+CASES = {
+    "negative numbers count from the end": (
+        lambda x: (x[-1], x[:, -2], x[[0, -1]], x.select(-1, -3)),
+        torch.randn(3, 5, 8),
+    ),
+    "negative indices that come as inputs": (
+        lambda x, i, j: (x[i], x[i, j]),
+        torch.randn(6, 4, 3),
+        *(torch.tensor([-6, 5, -1]), torch.tensor([0, -4, 3])),
+    ),
+    "a mask selects between old and new values": (by_mask, torch.randn(6, 4)),
+    "rows written in turn": (in_turn, torch.randn(4, 4), torch.randn(2, 4)),
+    "indices smaller than tensor and values": (
+        lambda x, v: (x.scatter(1, FEW, v), x.scatter_add(-2, FEW, v)),
+        *(torch.randn(3, 4, 5), torch.randn(2, 3, 4)),
+    ),
+    "one value": (
+        lambda x: (x.scatter(1, PLACES, 5.0), x.scatter(1, PLACES, 5.0, reduce="add")),
+        torch.randn(2, 4),
+    ),
+    "bags that begin where an input says": (
+        nn.EmbeddingBag(20, 6, mode="mean"),
+        *(torch.randint(0, 20, (9,)), torch.tensor([0, 2, 5])),
+    ),
+    "a number without dimensions": (
+        lambda x: (x.scatter(0, PLACE, 5.0), x.scatter_add(-1, PLACE, x)),
+        torch.tensor(2.5),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reads_and_writes_are_those_of_torch(case):
+    assert_equal(*CASES[case])
+
+
+@WAYS
+def test_lists_pair_their_elements(assert_same):
+    assert_same(
+        lambda x: (
+            *(x[ROWS, :, COLUMNS], x[ROWS[:, None], COLUMNS], x[:, ROWS, COLUMNS]),
+            *(x[..., COLUMNS], x[:, :, ROWS.view(1, 3)]),
+        ),
         torch.randn(3, 5, 8),
     )
 
 
-@REWRITTEN_OR_BUILT
-def test_windows_are_gathered(tvm, assert_same):
+@WAYS
+def test_windows_are_gathered(assert_same):
     assert_same(
         lambda x: (
             x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(2, -1, 12),
@@ -43,17 +88,8 @@ def test_windows_are_gathered(tvm, assert_same):
     )
 
 
-def test_indices_that_come_as_inputs_may_be_negative(tvm):
-    assert_equal(
-        lambda x, i, j: (x[i], x[i, j]),
-        torch.randn(6, 4, 3),
-        torch.tensor([-6, 5, -1]),
-        torch.tensor([0, -4, 3]),
-    )
-
-
-@REWRITTEN_OR_BUILT
-def test_writes_need_no_index_for_every_dimension(tvm, assert_same):
+@WAYS
+def test_writes_need_no_index_for_every_dimension(assert_same):
     def written(x, v):
         y, z, sums = x.clone(), x.clone(), x.clone()
         y[[0, 2, -1]] = v
@@ -64,19 +100,20 @@ def test_writes_need_no_index_for_every_dimension(tvm, assert_same):
     assert_same(written, torch.randn(6, 4), torch.randn(3, 4))
 
 
-def test_a_mask_selects_between_old_and_new_values(tvm):
-    def written(x):
-        y, z = x.clone(), x.clone()
-        y[y > 0] = 0.5
-        z[z[:, 0] > 0] = x[0]
-        return y, z
+@pytest.mark.parametrize("include_self", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_reductions_of_repeated_places(include_self):
+    places = torch.randint(0, 5, (9, 4))  # the last row gets nothing
 
-    assert_equal(written, torch.randn(6, 4))
+    def reduced(x, v):
+        return [
+            x.scatter_reduce(0, places, v, how, include_self=include_self)
+            for how in ("sum", "prod", "mean", "amax", "amin")
+        ]
+
+    assert_equal(reduced, torch.randn(6, 4), torch.randn(9, 4))
 
 
 def test_a_size_that_depends_on_the_data_is_named_once(tvm):
-    from pruner.tune.networks.operators.program import from_exported
-
     class Positive(nn.Module):
         def forward(self, x):
             return x[x[:, 0] > 0].relu().sum(1)
@@ -88,25 +125,32 @@ def test_a_size_that_depends_on_the_data_is_named_once(tvm):
     assert str(told.value) == f"Unsupported function types {named}"
 
 
-def test_rows_are_written_in_turn_where_a_mask_is_true(tvm):
-    mask = torch.tensor([True, False, True, False])
-
-    def function(x, v):
-        rows, columns = x.clone(), x.clone()
-        rows[mask], columns[:, mask] = v, 2.0
-        return rows, columns, torch.index_put(x, (mask,), v, accumulate=True)
-
-    assert_equal(function, torch.randn(4, 4), torch.randn(2, 4))
-
-
 def test_a_mask_behind_other_indices_is_named():
-    mask = torch.tensor([True, False, True])
     with pytest.raises(AssertionError, match=r"index_put.default .a mask behind or among other"):
-        index_put(torch.randn(2, 3), (None, mask), torch.randn(2, 2))
+        index_put(torch.randn(2, 3), (None, MASK[:3]), torch.randn(2, 2))
 
 
-@REWRITTEN_OR_BUILT
-def test_empty_lists_among_joined_tensors(tvm, assert_same):
+@WAYS
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_equal_sizes_without_a_padding(mode, assert_same):
+    rows = torch.tensor([[1, 2, 3], [1, 1, 4], [5, 6, 7]])
+    assert_same(nn.EmbeddingBag(20, 6, mode=mode, padding_idx=1), rows)
+
+
+@WAYS
+def test_weights_of_samples(assert_same):
+    table = torch.randn(20, 6)
+    assert_same(
+        lambda rows, weights: nn.functional.embedding_bag(
+            rows, table, mode="sum", per_sample_weights=weights
+        ),
+        torch.randint(0, 20, (4, 3)),
+        torch.randn(4, 3),
+    )
+
+
+@WAYS
+def test_empty_lists_among_joined_tensors(assert_same):
     """A cache of keys begins as one; the result has the common type."""
 
     def joined(x):

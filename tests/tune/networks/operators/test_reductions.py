@@ -1,66 +1,108 @@
-"""Extremes, truth values, moments and norms."""
+"""Extremes, truth values, moments, norms and orders along dimensions."""
 
 import pytest
 import torch
+from torch import nn
 
-from tests.tune.networks.operators.against_torch import (
-    REWRITTEN_OR_BUILT,
-    assert_equal,
-)
+from tests.tune.networks.operators.against_torch import WAYS, assert_equal
 
 pytestmark = pytest.mark.tvm
 
 
-def test_extremes_over_dimensions_with_their_places(tvm):
-    assert_equal(
+def ordered(n):
+    down = torch.sort(n, dim=0, descending=True, stable=True)
+    return (*torch.sort(n, dim=1, stable=True), *down)
+
+
+CASES = {
+    "extremes with their places": (
         lambda x: (
             *(*x.max(1), *x.min(0, keepdim=True), x.amax((0, 2)), x.amin(), x.max(), x.min()),
             *(x.argmax(), x.argmin(1), x.argmax(-1, keepdim=True), *x.aminmax(dim=1)),
         ),
         torch.randn(5, 6, 7),
-    )
-
-
-def test_the_first_of_equal_extremes_counts(tvm):
-    assert_equal(lambda n: (*n.max(1), *n.min(0)), torch.randint(0, 3, (5, 6)))
-
-
-def test_truth_of_any_and_all(tvm):
-    x = torch.tensor([[0.0, -1.0, 0.5], [0.0, 0.0, 0.0]])
-    assert_equal(
-        lambda x: (x.any(), x.all(), x.any(1), x.all(0, keepdim=True), (x > 0).any((0, 1))), x
-    )
-
-
-def test_moments_and_norms(tvm):
-    assert_equal(
-        lambda x, y: (
-            *(*torch.var_mean(x, 1), *torch.std_mean(x, -1), x.std((0, 1)), x.var(correction=0)),
-            *(x.norm(order, dim=1) for order in (0, 1, 2, 3.5, float("inf"), -float("inf"))),
-            *(torch.cdist(x, y), x.prod(1), x.logsumexp(0)),
-        ),
-        torch.randn(5, 6).relu(),
-        torch.randn(7, 6),
-    )
-
-
-@REWRITTEN_OR_BUILT
-def test_extremes_of_beginnings(tvm, assert_same):
-    assert_same(lambda x: (*x.cummax(1), x.logcumsumexp(1)), torch.randn(5, 6))
-
-
-@pytest.mark.slow
-def test_more_extremes_of_beginnings(tvm):
-    assert_equal(
-        lambda x, n: (*x.cummin(0), *n.cummax(1)), torch.randn(5, 6), torch.randint(0, 3, (5, 6))
-    )
-
-
-def test_truths_of_all_or_no_dimensions(tvm):
-    assert_equal(
+    ),
+    "the first of equal extremes": (
+        lambda n: (*n.max(1), *n.min(0)),
+        torch.randint(0, 3, (5, 6)),
+    ),
+    "truth of any and all": (
+        lambda x: (x.any(), x.all(), x.any(1), x.all(0, keepdim=True), (x > 0).any((0, 1))),
+        torch.tensor([[0.0, -1.0, 0.5], [0.0, 0.0, 0.0]]),
+    ),
+    "truth of all or no dimensions": (
         lambda x: (
             *(x.any(dim=None), x.all(dim=None, keepdim=True), x.any(dim=()), x.all(dim=[])),
             *(x[0, 0].any(), x[1, 1].all(0)),
         ),
         torch.tensor([[0.0, 1.0], [0.0, 0.3]]),
+    ),
+    "moments and norms": (
+        lambda x, y: (
+            *(*torch.var_mean(x, 1), *torch.std_mean(x, -1), x.std((0, 1)), x.var(correction=0)),
+            *(x.norm(order, dim=1) for order in (0, 1, 2, 3.5, float("inf"), -float("inf"))),
+            *(torch.cdist(x, y), x.prod(1), x.logsumexp(0)),
+        ),
+        *(torch.randn(5, 6).relu(), torch.randn(7, 6)),
+    ),
+    "sorts keep the order of equal elements": (ordered, torch.randint(0, 3, (5, 9))),
+    "numbers without dimensions": (
+        lambda x: (
+            *(*x.sort(), *x.topk(1), *x.kthvalue(1, 0), *x.median(0), x.argsort(), x.median()),
+        ),
+        torch.tensor(2.5),
+    ),
+    "no numbers": (lambda x: x.sort(1), torch.zeros(3, 0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_function_along_dimensions_is_that_of_torch(case):
+    assert_equal(*CASES[case])
+
+
+def test_normalisations_without_scale_and_shift():
+    groups, layer = nn.GroupNorm(2, 4, affine=False), nn.LayerNorm(6, elementwise_affine=False)
+    instances = nn.InstanceNorm2d(4)
+    assert_equal(lambda x: (groups(x), layer(x), instances(x)), torch.randn(2, 4, 7, 6))
+
+
+def test_a_normalisation_of_doubles_is_folded():
+    layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4)]
+    assert_equal(nn.Sequential(*layers).double(), torch.randn(1, 3, 5, 5).double())
+
+
+@WAYS
+def test_extremes_of_beginnings(assert_same):
+    assert_same(
+        lambda x, n: (*x.cummax(1), x.logcumsumexp(1), *x.cummin(0), *n.cummax(1)),
+        torch.randn(5, 6),
+        torch.randint(0, 3, (5, 6)),
+    )
+
+
+@WAYS
+def test_greatest_elements_and_medians(assert_same):
+    assert_same(
+        lambda x: (
+            *(*x.topk(3), *x.topk(2, 0), *x.topk(3, largest=False), x.topk(2, sorted=False)[0]),
+            *(*x.kthvalue(2, 1), *x.median(1), x.median(), x.argsort(-1), x.quantile(0.3, dim=1)),
+        ),
+        torch.randn(5, 6),
+    )
+
+
+@pytest.mark.slow
+def test_a_few_of_a_long_dimension():
+    assert_equal(
+        lambda x: (*x.topk(40), (x > 0).sort(1)[0]), torch.randperm(10000).view(2, 5000).float()
+    )
+
+
+@WAYS
+def test_places_in_a_sorted_list(assert_same):
+    steps = torch.tensor([-1.0, 0.0, 1.0])
+    assert_same(
+        lambda x: (torch.searchsorted(steps, x), torch.bucketize(x, steps, right=True)),
+        torch.tensor([[-2.0, -1.0], [0.5, 1.0]]),
     )

@@ -2,21 +2,26 @@
 
 import numpy as np
 import pytest
-import torch
 
 from pruner.errors import PrunerError
+from pruner.program.tir.lower import lower as loop_nests
+from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
-from pruner.tune.networks.source import network_of
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from tests.tune import tir_truth
 from tests.tune.networks import lowered as networks
-from tests.tune.networks.test_extraction import run
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import target_of
 
 CHANNELS = networks.source("channels")
 
 
 @pytest.fixture(scope="module")
 def target(tvm):
-    return tvm.tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    return target_of(2)
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +32,6 @@ def imported(tvm):
 @pytest.fixture(scope="module")
 def lowered(imported, target):
     """The network by layout and precision."""
-    from pruner.tune.networks.lowering import NetworkFormat, lower
-
     forms = [("NCHW", "float32"), ("NHWC", "float32"), ("NHWC", "float16")]
     return {
         form: lower(imported, target, NetworkFormat(layout=form[0], precision=form[1]))
@@ -36,45 +39,26 @@ def lowered(imported, target):
     }
 
 
-def tasks_of(module, target):
-    from pruner.tune.networks.network_tasks import network_tasks
-
-    return network_tasks(module, target)
-
-
 @pytest.mark.tvm
-@pytest.mark.parametrize(
+@some_slow(
     ("form", "tolerance"),
-    [
-        (("NCHW", "float32"), 1e-5),
-        pytest.param(("NHWC", "float32"), 1e-5, marks=pytest.mark.slow),
-        (("NHWC", "float16"), 1e-2),
-    ],
+    [(("NCHW", "float32"), 1e-5), (("NHWC", "float16"), 1e-2)],
+    [(("NHWC", "float32"), 1e-5)],
 )
 def test_results_are_those_of_torch(form, tolerance, lowered):
-    network, inputs = network_of(CHANNELS)
-    with torch.no_grad():
-        wanted = network(*inputs).numpy()
-    (found,) = run(lowered[form], inputs)
-    error = np.abs(found - wanted).max() / np.abs(wanted).max()
-    assert error < tolerance
-    assert found.dtype == np.float32
+    assert networks.torch_error(CHANNELS, lowered[form]) < tolerance
 
 
 @pytest.mark.tvm
-def test_channels_last_transposes_at_the_ends_only(lowered, target):
+def test_channels_last_transposes_at_the_ends_only_and_weights_are_packed(lowered, target):
     """The image once; what is left at the other end is one pixel, and no transposed constant."""
-    found = tasks_of(lowered["NHWC", "float32"], target)
+    found = network_tasks(lowered["NHWC", "float32"], target)
     moved = {t.name[:-9]: t.shapes[0][0] for t in found if "transpose" in t.name}
     shuffle = moved.pop("reshape_transpose_reshape_strided_slice_add_tanh")
     assert shuffle[-1] == 4 * 16  # channels of the four phases
     assert sorted(moved.values()) == [(1, 1, 1, 16), (1, 3, 33, 33)]
-
-
-@pytest.mark.tvm
-def test_weights_are_packed_where_outputs_are_last(lowered, target):
     shapes = {
-        form: {shape for t in tasks_of(module, target) for shape, _ in t.shapes}
+        form: {shape for t in network_tasks(module, target) for shape, _ in t.shapes}
         for form, module in lowered.items()
     }
     last = shapes["NHWC", "float32"]
@@ -94,16 +78,10 @@ def test_half_precision_takes_half_and_adds_whole_numbers(lowered):
 
 
 @pytest.mark.tvm
-@pytest.mark.parametrize("programs", [1, pytest.param(3, marks=pytest.mark.slow)])
+@some_slow("programs", [1], [3])
 def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs):
-    """Loops and buffers of random programs, as TVM replays them."""
-    from pruner.program.tir.lower import lower as loop_nests
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from tests.tune import tir_truth
-
     compared = 0
-    for task in tasks_of(lowered["NHWC", "float32"], target):
+    for task in network_tasks(lowered["NHWC", "float32"], target):
         if "conv2d" not in task.name:
             continue
         for design in design_spaces(task.module, target):
@@ -111,15 +89,13 @@ def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs)
             rows = space.sample_any(programs, np.random.default_rng(0))
             groups, refused = space._trees(rows)
             assert not refused
-            for numbers, tree in groups:
+            compared += tir_truth.assert_programs_are_tvms(tvm, design, space, rows)
+            for numbers, tree in groups:  # all of TVM's buffers, too
                 nests = loop_nests(tree, "metaschedule")
                 for place, row in enumerate(numbers):
                     schedule, _ = tir_truth.replayed(tvm, design, rows[row])
-                    assert tir_truth.our_loops(tree, place) == tir_truth.tvm_loops(schedule)
-                    assert tir_truth.our_buffers(tree, nests, place) == tir_truth.tvm_buffers(
-                        tvm, schedule
-                    )
-                    compared += 1
+                    ours = tir_truth.our_buffers(tree, nests, place)
+                    assert ours == tir_truth.tvm_buffers(tvm, schedule)
     assert compared >= 13 * programs
 
 

@@ -1,6 +1,7 @@
 """Channels last where TVM's rules for it fail, and the other layout where they cannot be helped."""
 
 import json
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,9 +11,15 @@ from torch import nn
 from pruner.errors import PrunerError
 from pruner.processes import JobFailed, Reply
 from pruner.tune.networks import extraction, lowering
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
-from tests.tune.networks.lowered import imported
-from tests.tune.networks.test_extraction import run
+from pruner.tune.networks.lowering import formed
+from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.rewrites.constant_folding import fold_views
+from pruner.tune.networks.rewrites.layout import channels_last
+from pruner.tune.networks.rewrites.operators import is_constant, operator_name
+from pruner.tune.networks.source import NetworkSource, import_network
+from pruner.tune.tvm_import import load_tvm
+from tests.tune.networks.lowered import imported, torch_error
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 LAST = lowering.NetworkFormat(layout="NHWC")
@@ -42,37 +49,21 @@ def awkward():
 
 def outputs_error(factory, form):
     """The largest relative error of all outputs against torch."""
-    from pruner.tune.tvm_import import load_tvm
-
     source = NetworkSource(name=f"{__name__}:{factory.__name__}")
-    network, inputs = network_of(source)
-    with torch.no_grad():
-        wanted = network(*inputs)
-    target = load_tvm().tvm.target.Target({"kind": "llvm", "num-cores": 1})
-    lowered, got, reason = lowering.lower_somehow(import_network(source), target, form)
-    pairs = zip(run(lowered, inputs), wanted, strict=True)
-    errors = [np.abs(a - b.numpy()).max() / np.abs(b.numpy()).max() for a, b in pairs]
-    return max(errors), got, reason
+    lowered, got, reason = lowering.lower_somehow(import_network(source), target_of(1), form)
+    return torch_error(source, lowered), got, reason
 
 
-def test_awkward_operators_keep_their_meaning_with_channels_last():
+def test_awkward_operators_keep_their_meaning_and_no_convolutions_need_no_layout():
     error, form, reason = outputs_error(awkward, LAST)
     assert error < 1e-5
     assert (form, reason) == (LAST, None)
-
-
-def test_a_network_without_convolutions_is_not_converted():
-    from pruner.tune.networks.rewrites.layout import channels_last
-    from tests.tune.networks.lowered import imported
-
     module = imported("encoder")
     assert channels_last(module) is module
 
 
 def test_where_the_layout_cannot_be_had_the_other_one_is_taken(monkeypatch):
-    def fails(_):
-        raise RuntimeError("std::bad_alloc\nand a trace")
-
+    fails = Mock(side_effect=RuntimeError("std::bad_alloc\nand a trace"))
     monkeypatch.setattr(lowering, "channels_last", fails)
     error, form, reason = outputs_error(awkward, LAST)
     assert error < 1e-5
@@ -112,18 +103,12 @@ def test_ends_without_a_mistake_say_what_to_do(tmp_path, monkeypatch):
     }
     for error, told in ends.items():
         failed = JobFailed("x; the log", Reply(error=error, message="x"))
-
-        def ask(*_, failed=failed, **__):
-            raise failed
-
-        monkeypatch.setattr(extraction, "ask", ask)
+        monkeypatch.setattr(extraction, "ask", Mock(side_effect=failed))
         with pytest.raises(PrunerError, match=f"network=a:b: its import {told}"):
             extraction.extract_tasks(NetworkSource(name="a:b"), "{}", tmp_path)
 
 
 def test_an_operator_that_cannot_be_lowered_is_named():
-    from pruner.tune.tvm_import import load_tvm
-
     relax, tvm = load_tvm().relax, load_tvm().tvm
     builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType((3, 4), "float32"))
     with builder.function("main", [x]):
@@ -144,10 +129,6 @@ def test_an_operator_that_cannot_be_lowered_is_named():
 
 def test_biases_of_channels_last_are_reshaped_and_transposed_once():
     """Else `FoldConstant` compiles an expression for each, before the network is tuned."""
-    from pruner.tune.networks.lowering import NetworkFormat, formed
-    from pruner.tune.networks.rewrites.constant_folding import fold_views
-    from pruner.tune.networks.rewrites.operators import is_constant, operator_name
-    from pruner.tune.tvm_import import load_tvm
 
     def views(module):
         found = []
@@ -156,15 +137,12 @@ def test_biases_of_channels_last_are_reshaped_and_transposed_once():
         names = [operator_name(one) for one in found if one.args and is_constant(one.args[0])]
         return [name for name in names if name in ("relax.reshape", "relax.permute_dims")]
 
-    module = formed(imported("channels"), NetworkFormat(layout="NHWC"))
+    module = formed(imported("channels"), LAST)
     assert views(module)
     assert views(fold_views(module)) == []
 
 
 def test_a_folded_scalar_has_no_axis():
-    from pruner.tune.networks.rewrites.constant_folding import fold_views
-    from pruner.tune.tvm_import import load_tvm
-
     relax = load_tvm().relax
     builder = relax.BlockBuilder()
     with builder.function("main", []):
@@ -177,11 +155,8 @@ def test_a_folded_scalar_has_no_axis():
     assert list(folded.body.body.ty.shape) == []
 
 
-def test_folded_biases_change_no_task(tvm, monkeypatch):
+def test_folded_biases_change_no_task(target, monkeypatch):
     """Records of earlier runs apply: TVM folds the same constants, later."""
-    from pruner.tune.networks.network_tasks import network_tasks
-
-    target = tvm.tvm.target.Target({"kind": "llvm", "num-cores": 1})
 
     def tasks():
         module = lowering.lower(imported("channels"), target, LAST)

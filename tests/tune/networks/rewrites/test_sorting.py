@@ -5,8 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from pruner.tune.measure.machine import host_cpu
+from pruner.tune.networks.lowering import lower
+from pruner.tune.networks.rewrites.sorting import _merge
 from pruner.tune.networks.source import NetworkSource, import_network, network_of
-from tests.tune.networks.test_extraction import run
+from pruner.tune.tvm_import import load_tvm
+from tests.tune.networks.lowered import run
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 
@@ -17,17 +22,13 @@ pytestmark = pytest.mark.tvm
      (2, 300, "int64", False), (20, 8, "float64", False), (1, 9, "int8", True)],
 )  # fmt: skip
 def test_orders_equal_torch(rows, count, dtype, descending):
-    from pruner.tune.measure.machine import host_cpu
-    from pruner.tune.networks.rewrites.sorting import _merge
-    from pruner.tune.tvm_import import load_tvm
-
     tvm = load_tvm().tvm
     values = np.random.default_rng(0).integers(0, max(2, count // 2), (rows, count)).astype(dtype)
     if "float" in dtype:
         values.flat[count // 2] = np.nan
     function = _merge(rows, count, dtype, descending).with_attr("global_symbol", "order")
     # this processor's vectors: unrolled rows were wrong there
-    target = tvm.target.Target({"kind": "llvm", "mcpu": host_cpu()})
+    target = target_of({"kind": "llvm", "mcpu": host_cpu()})
     library = tvm.compile(tvm.IRModule({"order": function}), target=target)
     found, *scratch = (
         tvm.runtime.tensor(np.zeros((rows, size), "int64")) for size in (count, count, 2)
@@ -52,12 +53,9 @@ def sorts():
 
 
 def test_sorts_need_no_function_of_the_runtime():
-    from pruner.tune.networks.lowering import lower
-    from pruner.tune.tvm_import import load_tvm
-
     source = NetworkSource(name=f"{__name__}:sorts")
     network, inputs = network_of(source)
-    lowered = lower(import_network(source), load_tvm().tvm.target.Target({"kind": "llvm"}))
+    lowered = lower(import_network(source), target_of({"kind": "llvm"}))
     assert "tvm.contrib" not in lowered.script()
-    for found, wanted in zip(run(lowered, inputs), network(*inputs), strict=True):
+    for found, wanted in zip(run(lowered, [inputs[0].numpy()]), network(*inputs), strict=True):
         np.testing.assert_array_equal(found, wanted.numpy())

@@ -1,26 +1,25 @@
-"""Evaluation against torch and by hand; the check against equal, unequal and inaccurate graphs."""
+"""Evaluation against torch and by hand; right graphs and rules are accepted, wrong refused."""
+
+import importlib
+import itertools
+from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from pruner.tune.networks.variants import graph as graphs
 from pruner.tune.networks.variants.check import Checker, Floats, places_of
 from pruner.tune.networks.variants.convolutions import convolution_of, convolve
 from pruner.tune.networks.variants.evaluation import evaluate, whole
 from pruner.tune.networks.variants.fields import Fields, P, Q, degree
-from pruner.tune.networks.variants.graph import (
-    concat,
-    contract,
-    cut,
-    elementwise,
-    leaf,
-    literal,
-    nodes,
-    permute,
-    reshape,
-    rows,
-)
+from pruner.tune.networks.variants.graph import contract, elementwise, leaf, nodes, reshape, rows
+from pruner.tune.networks.variants.rules import RULES
+from pruner.tune.networks.variants.rules.products import winograd
+from tests.paths import REPOSITORY
+from tests.tune.some_slow import some_slow
 
 MATMUL = "m k, k n -> m n"
 DOUBLE = Floats("float64")
@@ -32,6 +31,10 @@ def value(node, box=None):
 
 def refused(before, after):
     return Checker((before,))((after,)).refused
+
+
+def called(name, *args):
+    return elementwise("call", *args, name=name)
 
 
 @pytest.mark.parametrize("last", [True, False])
@@ -61,18 +64,15 @@ def test_a_convolution_is_that_of_torch_at_every_box(last, stride, dilation, pad
 def test_movements_are_those_of_numpy():
     x, y = leaf("x", (4, 6, 5)), leaf("y", (4, 2, 5))
     a, b = value(x), value(y)
-    joined = concat([x, y], 1)
-    moved = reshape(permute(cut(joined, 1, 3, 7), (2, 0, 1)), (5, 2, 8))
+    joined = graphs.concat([x, y], 1)
+    moved = reshape(graphs.permute(graphs.cut(joined, 1, 3, 7), (2, 0, 1)), (5, 2, 8))
     wanted = np.concatenate([a, b], 1)[:, 3:7].transpose(2, 0, 1).reshape(5, 2, 8)
     assert np.array_equal(value(moved), wanted)
     some = tuple(map(np.array, ([1, 4], [0], [2, 3, 7])))
     assert np.array_equal(value(moved, some), wanted[np.ix_(*some)])
     soft = value(rows("softmax", x, 1))
     assert np.allclose(soft, torch.softmax(torch.tensor(a), 1).numpy())
-
-
-def test_more_places_than_a_buffer_of_numpy_are_reshaped():
-    """`unravel_index` of NumPy 2.4.6 is wrong there."""
+    # `unravel_index` of NumPy 2.4.6 is wrong there.
     x = leaf("x", (64, 64, 4))
     assert np.array_equal(value(reshape(x, (64, 64, 4, 1)))[..., 0], value(x))
 
@@ -102,25 +102,19 @@ def test_both_moduli_are_prime():
 
 def test_what_holds_in_the_reals_is_accepted_and_nothing_else():
     x, y = leaf("x", (3, 4)), leaf("y", (3, 4))
-
-    def exp(node):
-        return elementwise("call", node, name="exp")
-
-    def relu(*args):
-        return elementwise("call", *args, name="relu")
-
+    exp, relu = partial(called, "exp"), partial(called, "relu")
     add, product = elementwise("add", x, y), elementwise("multiply", exp(x), exp(y))
     assert refused(exp(add), product) is None
     assert refused(exp(add), elementwise("add", exp(x), exp(y)))
     quotient = elementwise("divide", x, y)
     assert refused(x, elementwise("multiply", quotient, y)) is None
     assert refused(quotient, elementwise("divide", y, x))
-    assert refused(permute(relu(x), (1, 0)), relu(permute(x, (1, 0)))) is None
+    assert refused(graphs.permute(relu(x), (1, 0)), relu(graphs.permute(x, (1, 0)))) is None
     assert refused(relu(add), elementwise("add", relu(x), relu(y)))
     assert refused(relu(x, y), relu(y, x))  # hashes keep the order of arguments
-    largest = rows("max", permute(x, (1, 0)), 0)
-    assert refused(rows("max", x, 1), permute(largest, (1, 0))) is None
-    assert refused(rows("max", x, 1), cut(x, 1, 0, 1))
+    largest = rows("max", graphs.permute(x, (1, 0)), 0)
+    assert refused(rows("max", x, 1), graphs.permute(largest, (1, 0))) is None
+    assert refused(rows("max", x, 1), graphs.cut(x, 1, 0, 1))
 
 
 def test_the_bound_is_the_degree_by_the_size_of_both_fields():
@@ -134,7 +128,7 @@ def test_the_bound_is_the_degree_by_the_size_of_both_fields():
 
 
 def test_an_inaccurate_graph_is_refused_by_its_rounding_error():
-    x, far = leaf("x", (3, 4)), literal([1_000_000])
+    x, far = leaf("x", (3, 4)), graphs.literal([1_000_000])
     back = elementwise("subtract", elementwise("add", x, far), far)
     checker = Checker((x,))
     assert checker.exactly((back,)).refused is None
@@ -147,10 +141,9 @@ def in_parts(x, parts):
     """Softmax with a maximum of each part, which is wrong where a mask covers a part."""
     rows_of = reshape(x, (x.shape[0], parts, x.shape[1] // parts))
     largest = rows("max", rows_of, 2)
-    powers = elementwise("call", elementwise("subtract", rows_of, largest), name="exp")
+    powers = called("exp", elementwise("subtract", rows_of, largest))
     shift = elementwise("subtract", largest, rows("max", largest, 1))
-    powers = elementwise("multiply", powers, elementwise("call", shift, name="exp"))
-    powers = reshape(powers, x.shape)
+    powers = reshape(elementwise("multiply", powers, called("exp", shift)), x.shape)
     total = reshape(contract("m n -> m", powers), (x.shape[0], 1))
     return elementwise("divide", powers, total)
 
@@ -168,17 +161,19 @@ def test_a_variant_must_be_finite_under_a_mask_of_minus_infinity():
 
 
 def swapped(x, one, other):
-    parts = [cut(x, 0, at, at + 1) for at in range(x.shape[0])]
+    parts = [graphs.cut(x, 0, at, at + 1) for at in range(x.shape[0])]
     parts[one], parts[other] = parts[other], parts[one]
-    return concat(parts, 0)
+    return graphs.concat(parts, 0)
 
 
 def test_swapped_rows_are_found_by_all_places_of_small_outputs():
     x = leaf("x", (64, 64))
     assert refused(x, swapped(x, 9, 10))
+    y = leaf("y", (3, 4))
+    assert "shapes" in refused(y, graphs.permute(y, (1, 0)))
 
 
-def test_each_random_point_has_places_of_its_own():
+def test_checked_places_are_of_each_point_its_own_with_a_run_of_a_tile_and_both_ends():
     large = leaf("x", (64, 2048))
     (one,), (other,) = (places_of((large,), 9, seed=seed) for seed in range(2))
     assert set(one[0]) != set(other[0])
@@ -186,14 +181,6 @@ def test_each_random_point_has_places_of_its_own():
     missed = 54 / 56 * 54 / 56 * (32 * 31) / (56 * 55)
     found = sum(bool(refused(large, swapped(large, at, at + 1))) for at in range(6, 61, 2))
     assert abs(found / 28 - (1 - missed)) < 0.2
-
-
-def test_another_shape_is_refused():
-    x = leaf("x", (3, 4))
-    assert "shapes" in refused(x, permute(x, (1, 0)))
-
-
-def test_checked_places_have_a_run_of_a_tile_and_both_ends():
     (box,) = places_of((leaf("x", (5, 224)),), 9)
     assert box[0].tolist() == [0, 1, 2, 3, 4]
     assert len(box[1]) == 9
@@ -211,8 +198,6 @@ def test_equal_nodes_are_one():
 
 def tiles(size, channels=8, *, constant=True):
     """A 3x3 convolution, and the same by Winograd's tiles of 2 and of 4 pixels."""
-    from pruner.tune.networks.variants.rules.products import winograd
-
     x = leaf("x", (1, size, size, channels))
     w = leaf("w", (3, 3, channels, channels), constant=constant)
     node = convolve(x, w, channels_last=True, size=(size, size), padding=(1, 1))
@@ -229,7 +214,7 @@ def test_winograds_tiles_are_right_for_weights_that_are_inputs_too():
             assert len(computed) == (5 if constant else 7)
 
 
-def test_the_error_of_halves_is_that_of_rounded_arguments():
+def test_the_error_of_halves_is_of_rounded_arguments_and_too_large_for_winograds_large_tiles():
     a, b = leaf("a", (5, 64)), leaf("b", (64, 3))
     product = contract(MATMUL, a, b)
     exact = value(a) @ value(b)
@@ -238,9 +223,6 @@ def test_the_error_of_halves_is_that_of_rounded_arguments():
     found = Checker((product,), "float16")((product,))
     assert found.error == found.own_error == pytest.approx(wanted, rel=0.02)
     assert 1e-4 < wanted < 1e-3
-
-
-def test_winograds_large_tiles_are_too_inaccurate_for_halves():
     node, (two, four) = tiles(14)
     checker = Checker((node,), "float16")
     found = checker((two,))
@@ -251,7 +233,7 @@ def test_winograds_large_tiles_are_too_inaccurate_for_halves():
 
 def test_a_variant_of_halves_must_be_finite_for_inputs_of_a_thousand():
     """100 a is too large for float16 where a is above 655."""
-    a, b, hundred = leaf("a", (5, 64)), leaf("b", (64, 3)), literal([100])
+    a, b, hundred = leaf("a", (5, 64)), leaf("b", (64, 3)), graphs.literal([100])
     product = contract(MATMUL, a, b)
     grown = contract(MATMUL, elementwise("multiply", a, hundred), b)
     back = elementwise("divide", grown, hundred)
@@ -266,8 +248,52 @@ def test_a_variant_of_halves_must_be_finite_for_inputs_of_a_thousand():
 
 def test_the_error_of_one_output_does_not_excuse_another():
     """An original that rounds much in its first output allows no more in its second."""
-    x, far = leaf("x", (3, 4)), literal([1_000_000])
+    x, far = leaf("x", (3, 4)), graphs.literal([1_000_000])
     rough = elementwise("subtract", elementwise("add", x, far), far)
     checker = Checker((rough, x))
     assert checker((rough, x)).refused is None
     assert "rounding error" in checker((rough, rough)).refused
+
+
+SMALL = (3, 4, 3, 8)
+rule_by_name = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+
+
+@pytest.fixture
+def cases(monkeypatch):
+    """The graphs of `benchmarks/variant_cases.py`."""
+    monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
+    return importlib.import_module("variant_cases")
+
+
+def refusals(cases, rule, most=None):
+    graph = cases.CASES[rule.__name__](*SMALL)
+    checker = Checker(graph)
+    for what, mutant in itertools.islice(cases.mutants(graph, rule), most):
+        assert checker.exactly(mutant).refused, what
+        yield what
+
+
+@some_slow("shape", [0], range(1, 10))
+@rule_by_name
+def test_a_right_rule_is_accepted(rule, shape, cases):
+    graph = cases.CASES[rule.__name__](*cases.SHAPES[shape])
+    checker, applications = Checker(graph), list(rule(graph))
+    assert applications
+    for application in applications:
+        verdict = checker(graphs.replaced(graph, application))
+        assert verdict.refused is None
+        assert verdict.bound < 1e-14
+        assert verdict.error < 1e-5
+
+
+@rule_by_name
+def test_some_wrong_versions_are_refused(rule, cases):
+    assert list(refusals(cases, rule, most=12))
+
+
+@pytest.mark.slow
+def test_all_wrong_versions_are_refused(cases):
+    kinds = Counter(what for rule in RULES for what in refusals(cases, rule))
+    assert sum(kinds.values()) > 200
+    assert {"constant", "swapped operands", "missing term", "axis", "place"} < set(kinds)

@@ -2,31 +2,35 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
-from pruner.tune.networks.source import network_of
-from tests.tune.networks.lowered import ONE_CORE, imported, source
-from tests.tune.networks.test_extraction import run
+from pruner.tune.networks.extraction import read_tasks
+from pruner.tune.networks.lowering import NetworkFormat, formed, lower
+from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.source import import_module
+from pruner.tune.networks.variants import search as module
+from pruner.tune.networks.variants.check import Checker
+from pruner.tune.networks.variants.choosing import VariantReport, write_variants
+from pruner.tune.networks.variants.graph import GraphNode, contract, leaf, nodes
+from pruner.tune.networks.variants.network_regions import GraphRegion, read_regions
+from pruner.tune.networks.variants.search import applied, find, search, with_variants
+from tests.tune.networks.lowered import ONE_CORE, imported, source, torch_error
+from tests.tune.some_slow import some_slow
 
 pytestmark = pytest.mark.tvm
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("name", "layout", "steps"),
     [
         ("biased", "NHWC", {"winograd 1"}),
-        pytest.param("residual", "NCHW", {"winograd 0"}, marks=pytest.mark.slow),
         ("encoder", "NHWC", {"join 0", "softmax 0"}),
         ("linear_attention", "NHWC", {"order 0"}),
     ],
+    [("residual", "NCHW", {"winograd 0"})],
 )
-def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, tvm):
-    from pruner.tune.networks.lowering import NetworkFormat, formed, lower
-    from pruner.tune.networks.variants.network_regions import read_regions
-    from pruner.tune.networks.variants.search import applied
-
+def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps, target):
     regions = read_regions(formed(imported(name), NetworkFormat(layout=layout))).found
     chosen = {region.key: [] for region in regions}
     for region in regions:
@@ -34,21 +38,13 @@ def test_a_network_of_variants_computes_what_torch_computes(name, layout, steps,
             if applied(region.graph, [*chosen[region.key], step]) is not None:
                 chosen[region.key].append(step)
     assert {step for some in chosen.values() for step in some} == steps
-    network, inputs = network_of(source(name))
-    with torch.no_grad():
-        wanted = network(*inputs)
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    target = tvm.tvm.target.Target(json.loads(ONE_CORE))
     lowered = lower(imported(name), target, NetworkFormat(layout=layout, variants=chosen))
     names = " ".join(str(name) for name, _ in lowered.functions_items())
     assert "contract" in names
-    for mine, theirs in zip(run(lowered, inputs), wanted, strict=True):
-        assert np.abs(mine - theirs.numpy()).max() < 1e-4 * np.abs(theirs.numpy()).max()
+    assert torch_error(source(name), lowered) < 1e-4
 
 
 def test_a_network_without_variants_is_not_written_anew(tvm, caplog):
-    from pruner.tune.networks.variants.search import with_variants
-
     module = imported("encoder")
     assert with_variants(module, {}) is module
     assert with_variants(module, {"of another network": ["winograd 0"]}) is module
@@ -56,9 +52,6 @@ def test_a_network_without_variants_is_not_written_anew(tvm, caplog):
 
 
 def test_a_class_is_of_all_outputs_of_its_graph():
-    from pruner.tune.networks.variants.graph import leaf
-    from pruner.tune.networks.variants.network_regions import GraphRegion
-
     def key(*extents):
         graph = tuple(leaf(f"x{i}", (extent,)) for i, extent in enumerate(extents))
         empty = {"inputs": {}, "outputs": [], "calls": {}, "members": frozenset()}
@@ -69,10 +62,6 @@ def test_a_class_is_of_all_outputs_of_its_graph():
 
 
 def test_regions_hold_connected_products_and_end_behind_a_function(tvm):
-    from pruner.tune.networks.lowering import NetworkFormat, formed
-    from pruner.tune.networks.variants.graph import nodes
-    from pruner.tune.networks.variants.network_regions import read_regions
-
     regions = read_regions(formed(imported("encoder"), NetworkFormat())).found
     products = [sum(node.op == "contract" for node in nodes(region.graph)) for region in regions]
     # per layer: three projections, scores, mixture and its projection; two of the feed-forward
@@ -84,9 +73,6 @@ def test_regions_hold_connected_products_and_end_behind_a_function(tvm):
 
 
 def test_a_rule_that_fails_or_is_wrong_is_left_out(monkeypatch):
-    from pruner.tune.networks.variants import search as module
-    from pruner.tune.networks.variants.graph import GraphNode, contract, leaf
-
     product = contract("m k, k n -> m n", leaf("a", (3, 3)), leaf("b", (3, 3)))
 
     def broken(graph):
@@ -105,9 +91,6 @@ def test_a_rule_that_fails_or_is_wrong_is_left_out(monkeypatch):
 
 
 def test_a_search_finds_the_order_of_a_chain_and_keeps_to_its_time():
-    from pruner.tune.networks.variants.graph import contract, leaf
-    from pruner.tune.networks.variants.search import applied, search
-
     shapes = {"a": (64, 4), "b": (4, 64), "c": (64, 64), "d": (64, 2)}
     product, *rest = (leaf(name, shape) for name, shape in shapes.items())
     for factor in rest:
@@ -124,13 +107,8 @@ def test_a_search_finds_the_order_of_a_chain_and_keeps_to_its_time():
     assert (late.checked, late.complete, late.variants) == (0, False, [])
 
 
-def test_variants_of_halves_compute_what_torch_computes(tvm):
+def test_variants_of_halves_compute_what_torch_computes(target):
     """1x1 convolutions as products of float16 matrices; the check has foreseen the error."""
-    from pruner.tune.networks.lowering import NetworkFormat, formed, lower
-    from pruner.tune.networks.variants.check import Checker
-    from pruner.tune.networks.variants.network_regions import read_regions
-    from pruner.tune.networks.variants.search import applied
-
     plain = NetworkFormat(layout="NHWC")
     regions = read_regions(formed(imported("biased"), plain)).found
     steps = ["pointwise 0"]
@@ -140,22 +118,13 @@ def test_variants_of_halves_compute_what_torch_computes(tvm):
     assert all(one.refused is None for one in foreseen)
     variants = {one.key: steps for one in changed}
     form = NetworkFormat(layout="NHWC", precision="float16", variants=variants)
-    lowered = lower(imported("biased"), tvm.tvm.target.Target(json.loads(ONE_CORE)), form)
+    lowered = lower(imported("biased"), target, form)
     assert '"float16"' in lowered.script()
-    network, inputs = network_of(source("biased"))
-    with torch.no_grad():
-        wanted = network(*inputs).numpy()
-    (found,) = run(lowered, inputs)
-    error = np.abs(found - wanted).max() / np.abs(wanted).max()
-    assert 1e-5 < error < 5 * max(one.error for one in foreseen)  # of five layers
+    # of five layers
+    assert 1e-5 < torch_error(source("biased"), lowered) < 5 * max(one.error for one in foreseen)
 
 
 def test_variants_of_a_network_of_halves_have_tasks_of_halves(tvm, tmp_path):
-    from pruner.tune.networks.extraction import read_tasks
-    from pruner.tune.networks.lowering import NetworkFormat
-    from pruner.tune.networks.request import REQUEST, NetworkRequest
-    from pruner.tune.networks.variants.choosing import VariantReport, write_variants
-
     form = NetworkFormat(layout="NHWC", precision="float16")
     request = NetworkRequest(source=source("biased"), target=json.loads(ONE_CORE), form=form)
     request.save(tmp_path / REQUEST)
@@ -182,9 +151,6 @@ def test_variants_of_a_network_of_halves_have_tasks_of_halves(tvm, tmp_path):
     ],
 )
 def test_what_no_rule_reads_is_left_out_with_a_line(make, line, tvm):
-    from pruner.tune.networks.source import import_module
-    from pruner.tune.networks.variants.search import find
-
     module, shape = make(torch.nn)
     dtype = next((one.dtype for one in module.parameters()), torch.float32)
     found = find(import_module(module.eval(), torch.ones(shape, dtype=dtype), "net"))

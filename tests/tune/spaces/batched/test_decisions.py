@@ -1,4 +1,4 @@
-"""Draws and mutations of decisions against enumeration of what is allowed."""
+"""Draws and mutations of decisions against enumeration; ranges of threads of a trace."""
 
 from collections import Counter
 from itertools import product
@@ -8,12 +8,10 @@ import pytest
 
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
-from pruner.tune.spaces.batched.decisions import (
-    ChoiceDecision,
-    LocationDecision,
-    TileDecision,
-    prime_powers,
-)
+from pruner.program.tir.verify import THREADS_HIGH, THREADS_LOW
+from pruner.tune.spaces.batched import decisions
+from pruner.tune.spaces.batched.decisions import ChoiceDecision, TileDecision
+from pruner.tune.spaces.batched.tiling import thread_ranges
 from tests.program.tir_trees import blurred
 
 
@@ -72,9 +70,7 @@ def test_choices_follow_their_weights_and_mutations_those_of_the_others():
     assert np.bincount(out[:8000, 1]) / 8000 == pytest.approx([1 / 3, 2 / 3], abs=0.03)
     assert (out[8000:, 1] == 2).all()
     assert (out[:, 0] == 0).all()
-
-
-def test_a_choice_without_weight_is_never_taken():
+    # a choice without weight is never taken
     decision = ChoiceDecision(0, np.array([1.0, 0.0, 1.0, 0.0]))
     out = np.full((500, 1), 2)
     decision.mutate(out, np.arange(500), np.random.default_rng(0))
@@ -83,7 +79,7 @@ def test_a_choice_without_weight_is_never_taken():
 
 def test_prime_powers_multiply_to_the_number():
     for number in range(1, 400):
-        found = prime_powers(number)
+        found = decisions.prime_powers(number)
         assert np.prod([p**e for p, e in found], initial=1) == number
         assert all(p > 1 and all(p % d for d in range(2, p)) for p, _ in found)
 
@@ -95,8 +91,39 @@ def test_programs_that_cannot_be_replayed_keep_their_location(num):
     locate = Instruction("SampleComputeLocation", (Ref(0),), (), (1,), slot=0)
     program = TraceProgram(tree, (Instruction("Tensorize", (), (), ()), locate), 1, is_gpu=False)
     out = np.full((num, 1), -1)
-    decision = LocationDecision(0, program)
+    decision = decisions.LocationDecision(0, program)
     decision.sample(out, np.random.default_rng(0))
     decision.mutate(out, np.arange(num), np.random.default_rng(0))
     assert (out == -1).all()
     assert set(apply_groups(program, out)[1].values()) <= {"trace-instruction"}
+
+
+# Two loops, tiled in three: outputs 2 to 4 and 5 to 7 are factors, 8 to 13 the loops they make.
+# The middle ones are fused and bound. Decisions: three factors each, from slot 1 on.
+TILED = (
+    Instruction("SampleCategorical", (), (), (1,), slot=0),
+    Instruction("SamplePerfectTile", (Ref(100),), (3, 64), (2, 3, 4), slot=1),
+    Instruction("SamplePerfectTile", (Ref(101),), (3, 64), (5, 6, 7), slot=4),
+    Instruction("Split", (Ref(100), Ref(2), Ref(3), Ref(4)), (), (8, 9, 10)),
+    Instruction("Split", (Ref(101), Ref(5), Ref(6), Ref(7)), (), (11, 12, 13)),
+)
+BOUND = (
+    Instruction("Fuse", (Ref(9), Ref(12)), (), (14,)),
+    Instruction("Bind", (Ref(14),), ("threadIdx.x",), ()),
+)
+LIMITS = (
+    Instruction("Annotate", (Ref(0), 32), (THREADS_LOW,), ()),
+    Instruction("Annotate", (Ref(0), 1024), (THREADS_HIGH,), ()),
+)
+
+
+def test_the_threads_of_a_block_are_the_product_of_the_fused_factors_where_decisions_give_them():
+    (found,) = thread_ranges([*TILED, *BOUND, *LIMITS])
+    assert (found.slots, found.low, found.high) == ((2, 5), 32, 1024)
+    middle = np.array([[4, 8], [4, 7], [32, 32], [32, 33]])  # 32, 28, 1024, 1056 threads
+    rows = np.full((4, 7), 999)
+    rows[:, [2, 5]] = middle
+    assert found.holds(rows).tolist() == [True, False, True, False]
+    unknown = Instruction("Fuse", (Ref(9), Ref(55)), (), (14,))
+    assert thread_ranges([*TILED, unknown, BOUND[1], *LIMITS]) == []
+    assert thread_ranges([*TILED, *BOUND]) == []  # and none without limits

@@ -1,21 +1,22 @@
-"""Operators of networks that are no sums of loop variables, against what TVM makes of them."""
+"""Operators of networks, and shapes that nobody chose, against what TVM makes of them."""
 
 from itertools import product
 
 import numpy as np
 import pytest
 
+from pruner.errors import PrunerError
 from pruner.program.tir.apply_trace import apply_groups
-from pruner.program.tir.lower import lower
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth as truth
+from tests.tune.designs import designs_of, kind_of
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import A100, AVX512, module_of, target_of
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
-TARGETS = {
-    "cuda": "nvidia/nvidia-a100",
-    "llvm": {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2},
-}
+TARGETS = {"cuda": A100, "llvm": AVX512}
 PROGRAMS = 2
 
 
@@ -58,12 +59,7 @@ def safe_softmax(te, topi):
     open_ = topi.logical_not(topi.equal(x, topi.full_like(x, -1e30)))
     any_ = te.compute((6,), lambda i: te.max(open_[i, k].astype("int8"), axis=k), name="any")
     soft = topi.nn.softmax(x, axis=1)
-    zero = te.compute(
-        (6, 40),
-        lambda i, j: te.if_then_else(any_[i] != 0, soft[i, j], 0.0),
-        name="where",
-    )
-    return [x, zero]
+    return [x, te.compute((6, 40), lambda i, j: te.if_then_else(any_[i] != 0, soft[i, j], 0.0))]
 
 
 def grouped(te, topi):
@@ -89,64 +85,30 @@ OPERATORS = {
 # the other target of each has the same operator
 SLOW = [("grouped", "cuda"), ("grouped_first", "llvm"), ("merged_product", "cuda")]
 SLOW += [("safe_softmax", "llvm")]
+PAIRS = [one for one in product(OPERATORS, TARGETS) if one not in SLOW]
 
 
-@pytest.mark.parametrize(
-    ("operator", "target"),
-    [
-        pytest.param(*pair, marks=pytest.mark.slow if pair in SLOW else ())
-        for pair in product(OPERATORS, TARGETS)
-    ],
-)
+@some_slow(("operator", "target"), PAIRS, SLOW)
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
-    import tvm.te as te
-    import tvm.topi as topi
-
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-
-    function = te.create_prim_func(OPERATORS[operator](te, topi))
-    module = tvm.tvm.IRModule({"main": function})
-    compared = 0
-    for design in design_spaces(module, tvm.tvm.target.Target(TARGETS[target]))[:3]:
+    module, compared = module_of(OPERATORS[operator](tvm.tvm.te, tvm.tvm.topi)), 0
+    for design in design_spaces(module, target_of(TARGETS[target]))[:3]:
         space = BatchedSpace(design)
         rng = np.random.default_rng(3)
         draws = np.concatenate([space.sample(PROGRAMS, rng), space.sample_any(PROGRAMS, rng)])
-        legal, features = space.legal(draws), space.features(draws)
-        assert np.isfinite(features.statement).all()
-        for rows, tree in apply_groups(space.program, draws)[0]:
-            nests = lower(tree)
-            unsure = np.broadcast_to(tree.uncertain, len(rows))
-            for place, row in enumerate(rows):
-                schedule, accepted = truth.replayed(tvm, design, draws[row])
-                if unsure[place]:
-                    continue
-                assert legal[row] == accepted
-                if schedule is None:
-                    continue
-                assert truth.our_loops(tree, place) == truth.tvm_loops(schedule)
-                ours = truth.our_buffers(tree, nests, place)
-                theirs = truth.tvm_buffers(tvm, schedule)
-                assert ours == {name: theirs.get(name) for name in ours}
-                compared += 1
+        assert np.isfinite(space.features(draws).statement).all()
+        compared += truth.assert_programs_are_tvms(tvm, design, space, draws)
     assert compared >= PROGRAMS
 
 
 @pytest.mark.parametrize(("width", "tile", "known"), [(3, (3, 3), True), (4, (2, 8), False)])
 def test_rows_of_a_window_that_is_reduced_in_two_steps(tvm, width, tile, known):
     """Padding is computed for each step of the outer loop, which reads ``3 o + [0, 2]`` of a 3 x 3
-    window: one row of it. Of two rows that move by two TVM does not see which is the last, so the
-    loop over them has no number of iterations, and it refuses the program.
+    window: one row of it. Of two rows TVM does not see which is the last, and refuses the program.
     """
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-    from pruner.tune.workloads import from_operator
-
     spec = {"operator": "pool", "kind": "max", "n": 1, "c": 16, "h": 18, "w": 18}
     window = {"kh": width, "kw": width, "stride": 2, "padding": 1}
-    target = tvm.tvm.target.Target(TARGETS["llvm"])
     row, compared = np.array([[*tile, 0, 4]]), 0
-    for design in design_spaces(from_operator({**spec, **window}).module, target):
+    for design in designs_of({**spec, **window}, AVX512):
         if len(design.vector(design.trace)) != row.shape[1]:
             continue
         space = BatchedSpace(design)
@@ -157,3 +119,52 @@ def test_rows_of_a_window_that_is_reduced_in_two_steps(tvm, width, tile, known):
         assert not known or truth.our_loops(tree, 0) == truth.tvm_loops(schedule)
         compared += 1
     assert compared == 2
+
+
+def matmul(rng):
+    """Any extents; half of the time such as spaces of ``mma`` take."""
+    m, n, k = (int(size) for size in rng.integers(17, 300, 3))
+    if rng.random() < 0.5:
+        m, n = 32 * (1 + m // 32), 32 * (1 + n // 32)
+    epilogue = [[], ["relu"], ["bias"]][rng.integers(3)]
+    return {"operator": "matmul", "m": m, "n": n, "k": k, "epilogue": epilogue}
+
+
+def window(rng):
+    """A square image under a square window."""
+    size, stride = int(rng.integers(7, 30)), int(rng.integers(1, 3))
+    width = int(rng.choice([1, 3]))
+    ci, co = (int(channels) for channels in rng.integers(3, 80, 2))
+    return {
+        "operator": "conv2d", "n": 1, "ci": ci, "h": size, "w": size, "co": co, "kh": width,
+        "kw": width, "stride": stride, "padding": width // 2,
+        "epilogue": [[], ["relu"], ["bias", "relu"]][rng.integers(3)],
+    }  # fmt: skip
+
+
+def designs(rng, target, dtype, operator):
+    """One space of each kind of a drawn operator."""
+    found = designs_of({**operator(rng), "dtype": dtype}, target)
+    kinds = [kind_of(one) for one in found]
+    return [
+        found[rng.choice([place for place, other in enumerate(kinds) if other == kind])]
+        for kind in dict.fromkeys(kinds)
+    ]
+
+
+FORMS = [(A100, "float16"), (A100, "float32"), (AVX512, "float32")]
+
+
+@some_slow("seed", [1], range(2, 16))
+@pytest.mark.parametrize(("target", "dtype"), FORMS, ids=["tensor_cores", "lanes", "cpu"])
+@pytest.mark.parametrize("operator", [matmul, window])
+def test_programs_of_random_shapes_are_those_of_tvm(tvm, operator, target, dtype, seed):
+    rng = np.random.default_rng(seed)
+    for design in designs(rng, target, dtype, operator):
+        space = BatchedSpace(design)
+        draws = space.sample_any(2, rng)
+        try:
+            draws = np.concatenate([draws, space.sample(2, rng)])
+        except PrunerError:  # none is legal: of convolutions whose vectors all step
+            assert kind_of(design) != "lanes"
+        truth.assert_programs_are_tvms(tvm, design, space, draws)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import product
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,95 +11,55 @@ from pruner.errors import UnsupportedProgram
 from pruner.features import STATEMENT_COLUMNS
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.program.tir import trace
+from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
+from pruner.tune.spaces.batched import space as module
+from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import A100, AVX512, open_designs
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
-CUDA = "nvidia/nvidia-a100"
-LLVM = {"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 2}
-CONV = {"n": 1, "ci": 8, "h": 14, "w": 14, "co": 16, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
+CUDA, LLVM = A100, AVX512
+KINDS = {"cuda": CUDA, "llvm": LLVM}
+IMAGE = {"n": 1, "h": 14, "w": 14, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
 OPERATORS = {
     "matmul": {"operator": "matmul", "m": 64, "n": 96, "k": 128, "epilogue": ["relu"]},
     "batch": {"operator": "batch_matmul", "batch": 4, "m": 32, "n": 48, "k": 64},
-    "conv": {"operator": "conv2d", **CONV, "epilogue": ["bias", "relu"]},
-    "depthwise": {
-        "operator": "depthwise_conv2d",
-        **{k: v for k, v in CONV.items() if k not in ("ci", "co")},
-        "c": 16,
-    },
-    "pool": {
-        "operator": "pool",
-        "kind": "avg",
-        **{k: v for k, v in CONV.items() if k not in ("ci", "co")},
-        "c": 16,
-    },
+    "conv": {"operator": "conv2d", **IMAGE, "ci": 8, "co": 16, "epilogue": ["bias", "relu"]},
+    "depthwise": {"operator": "depthwise_conv2d", **IMAGE, "c": 16},
+    "pool": {"operator": "pool", "kind": "avg", **IMAGE, "c": 16},
     "softmax": {"operator": "softmax", "rows": 32, "columns": 100},
     "norm": {"operator": "layer_norm", "rows": 32, "columns": 96},
 }
 PROGRAMS = 2
-SLOW_MARK = pytest.mark.slow
 
 
 def spaces(operator, target, **options):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     found = designs_of(OPERATORS[operator], target)
     # the others differ in the loop that is factored
     return [(design, BatchedSpace(design, **options)) for design in found[:4]]
 
 
-def trees(space, decisions):
-    from pruner.program.tir.apply_trace import apply_groups
-
-    for rows, tree in apply_groups(space.program, decisions)[0]:
-        for place, row in enumerate(rows):
-            yield int(row), place, tree, len(rows)
-
-
 # the other target of each has the same operator
 SLOW = [("batch", "cuda"), ("depthwise", "llvm"), ("norm", "llvm"), ("pool", "llvm")]
 SLOW += [("conv", "cuda"), ("matmul", "llvm"), ("softmax", "llvm")]
+PAIRS = [one for one in product(OPERATORS, KINDS) if one not in SLOW]
 
 
-@pytest.mark.parametrize(
-    ("operator", "target"),
-    [
-        pytest.param(
-            name, {"cuda": CUDA, "llvm": LLVM}[kind], id=f"{name}-{kind}",
-            marks=SLOW_MARK if (name, kind) in SLOW else (),
-        )
-        for name, kind in product(OPERATORS, ("cuda", "llvm"))
-    ],
-)  # fmt: skip
+@some_slow(("operator", "target"), PAIRS, SLOW)
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
-    rng = np.random.default_rng(3)
-    compared = 0
-    for design, space in spaces(operator, target):
+    rng, compared = np.random.default_rng(3), 0
+    for design, space in spaces(operator, KINDS[target]):
         draws = space.sample_any(PROGRAMS, rng)
-        legal = space.legal(draws)
-        for row, place, tree, num in trees(space, draws):
-            schedule, accepted = truth.replayed(tvm, design, draws[row])
-            if np.broadcast_to(tree.uncertain, num)[place]:
-                assert not legal[row]
-                continue
-            assert legal[row] == accepted, draws[row]
-            if schedule is None:
-                continue
-            assert truth.our_loops(tree, place) == truth.tvm_loops(schedule)
-            ours = truth.our_buffers(tree, lower(tree), place)
-            theirs = truth.tvm_buffers(tvm, schedule)
-            assert ours == {name: theirs.get(name) for name in ours}
-            compared += 1
+        compared += truth.assert_programs_are_tvms(tvm, design, space, draws)
     assert compared >= PROGRAMS
 
 
-@pytest.mark.parametrize(
-    "operator", ["conv", *(pytest.param(n, marks=SLOW_MARK) for n in ("softmax", "norm"))]
-)
+@some_slow("operator", ["conv"], ["softmax", "norm"])
 def test_a_program_is_the_same_alone_and_among_others(operator):
     """Among others its locations share a tree with theirs, alone they have one of their own."""
     analyzer = load_analyzer(CONF, "cpu-avx512")
@@ -121,41 +82,37 @@ SAME = [
 ]
 
 
-@pytest.mark.parametrize(
+@some_slow(
     ("operator", "target"),
-    [
-        *(
-            pytest.param("matmul", CUDA, id="matmul-cuda"),
-            pytest.param("conv", LLVM, id="conv-llvm"),
-        ),
-        pytest.param("matmul", LLVM, id="matmul-llvm", marks=SLOW_MARK),
-        pytest.param("conv", CUDA, id="conv-cuda", marks=SLOW_MARK),
-    ],
+    [("matmul", "cuda"), ("conv", "llvm")],
+    [("matmul", "llvm"), ("conv", "cuda")],
 )
 def test_features_agree_with_tvms_extractor(tvm, operator, target):
+    assert len(STATEMENT_COLUMNS) == 164
+    assert {"float_addsub", "alloc_size", "outer_prod"} <= set(truth.NAMES)
     extractor = tvm.meta_schedule.feature_extractor.PerStoreFeature()
     rng = np.random.default_rng(5)
-    for design, space in spaces(operator, target, lowering="metaschedule"):
+    for design, space in spaces(operator, KINDS[target], lowering="metaschedule"):
         draws = space.sample_any(PROGRAMS, rng)
         batch = space.features(draws)
-        for row, place, tree, num in trees(space, draws):
-            schedule, _ = truth.replayed(tvm, design, draws[row])
-            candidate = tvm.meta_schedule.MeasureCandidate(schedule, [])
-            (table,) = extractor.extract_from(design.context, [candidate])
-            nests = lower(tree, "metaschedule")
-            ours = list(dict.fromkeys(s.buffer.key for s in nests.stores))
-            theirs = list(dict.fromkeys(s.buffer.key for s in nests.stores if s.kind != "init"))
-            for expected, key in zip(table.numpy(), theirs, strict=True):
-                found = batch.statement[batch.rows(row)][ours.index(key)]
-                wrong = [truth.NAMES[c] for c in SAME if abs(found[c] - expected[c]) > 1e-3]
-                assert not wrong, tree.buffers[key].name
-                a, b = truth.accesses(found), truth.accesses(expected)
-                a = truth.matched(a, b)
-                np.testing.assert_allclose(a[:, :4], b[:, :4], atol=1e-3)  # kind and bytes
-                assert place < num
+        for rows, tree in apply_groups(space.program, draws)[0]:
+            stores = lower(tree, "metaschedule").stores
+            ours = list(dict.fromkeys(s.buffer.key for s in stores))
+            theirs = list(dict.fromkeys(s.buffer.key for s in stores if s.kind != "init"))
+            for row in rows:
+                schedule, _ = truth.replayed(tvm, design, draws[row])
+                candidate = tvm.meta_schedule.MeasureCandidate(schedule, [])
+                (table,) = extractor.extract_from(design.context, [candidate])
+                for expected, key in zip(table.numpy(), theirs, strict=True):
+                    found = batch.statement[batch.rows(row)][ours.index(key)]
+                    wrong = [truth.NAMES[c] for c in SAME if abs(found[c] - expected[c]) > 1e-3]
+                    assert not wrong, tree.buffers[key].name
+                    b = truth.accesses(expected)
+                    a = truth.matched(truth.accesses(found), b)
+                    np.testing.assert_allclose(a[:, :4], b[:, :4], atol=1e-3)  # kind and bytes
 
 
-def test_samples_follow_metaschedules_distributions():
+def test_samples_follow_metaschedules_distributions_and_keys_tell_vectors_apart():
     ((_, space), *_) = spaces("matmul", CUDA)
     draws = space.sample_any(20000, np.random.default_rng(0))
     assert (draws[:, :5].prod(1) == 64).all()
@@ -165,6 +122,9 @@ def test_samples_follow_metaschedules_distributions():
     assert max(counts.values()) < 1.6 * 20000 / 210
     unroll = np.bincount(draws[:, -1], minlength=8) / 20000
     np.testing.assert_allclose(unroll, 1 / 8, atol=0.01)
+    ((_, space), *_) = spaces("matmul", LLVM)
+    draws = space.sample_any(500, np.random.default_rng(0))
+    assert len(set(space.keys(draws).tolist())) == len(np.unique(draws, axis=0))
 
 
 @pytest.mark.parametrize(("operator", "target"), [("matmul", CUDA), ("conv", LLVM)])
@@ -186,7 +146,7 @@ def test_mutations_change_one_decision_and_stay_in_the_space(operator, target):
                 assert (children[:, start] < len(inst.attrs[0])).all()
 
 
-@pytest.mark.parametrize("operator", ["matmul", pytest.param("depthwise", marks=SLOW_MARK)])
+@some_slow("operator", ["matmul"], ["depthwise"])
 def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
     for design, space in spaces(operator, CUDA):
         rng = np.random.default_rng(2)
@@ -204,8 +164,6 @@ def test_what_samples_and_mutations_call_legal_tvm_builds(tvm, operator):
 @pytest.mark.parametrize("operator", ["matmul", "conv"])
 def test_unit_loops_tell_candidates_apart_over_reductions_only(operator):
     """Only a pipeline fuses its outer reduction loop: two trees, with that loop and without."""
-    from pruner.program.tir.apply_trace import apply_groups
-
     counts = []
     for _, space in spaces(operator, CUDA):
         groups, refused = apply_groups(
@@ -242,21 +200,8 @@ def test_a_pipeline_over_a_unit_loop_is_refused():
     assert verdicts == [True, False, False]
 
 
-def test_keys_tell_vectors_apart():
-    ((_, space), *_) = spaces("matmul", LLVM)
-    draws = space.sample_any(500, np.random.default_rng(0))
-    assert len(set(space.keys(draws).tolist())) == len(np.unique(draws, axis=0))
-
-
-def test_feature_columns_have_the_names_the_comparison_uses():
-    assert len(STATEMENT_COLUMNS) == 164
-    assert {"float_addsub", "alloc_size", "outer_prod"} <= set(truth.NAMES)
-
-
 def test_where_few_draws_are_legal_sampling_goes_on_drawing(monkeypatch):
     """A 7x7 conv2d of which 0.06 % are legal; one pass of 16,384 draws finds about nine."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
     large = {"n": 64, "ci": 64, "h": 112, "w": 112, "co": 128, "kh": 7, "kw": 7}
     rare = {"operator": "conv2d", **large, "stride": 1, "padding": 3}
     space = BatchedSpace(designs_of(rare, CUDA)[-1])
@@ -276,22 +221,10 @@ def test_a_space_with_an_unknown_instruction_is_refused_with_the_reason(monkeypa
     ("raised", "reason"),
     [(UnsupportedProgram("condition", "Call"), "condition"), (KeyError(7), "replay-error")],
 )
-def test_a_space_whose_programs_cannot_be_judged_goes_through_tvms_replay(
-    monkeypatch, raised, reason
-):
-    from pruner.tune.phases import Phases
-    from pruner.tune.spaces.batched import space
-    from pruner.tune.spaces.opening import open_spaces
-
-    def unknown(*_):
-        raise raised
-
-    monkeypatch.setattr(space, "verify_gpu_code", unknown)
+def test_programs_that_cannot_be_judged_go_through_tvms_replay(monkeypatch, raised, reason):
+    monkeypatch.setattr(module, "verify_gpu_code", Mock(side_effect=raised))
     told = []
-    found = open_spaces(
-        designs_of(OPERATORS["matmul"], CUDA)[:1],
-        name="matmul", analyzer=None, learns=False, phases=Phases(), log=told.append,
-    )  # fmt: skip
+    found = open_designs(designs_of(OPERATORS["matmul"], CUDA)[:1], log=told.append)
     assert found.affordable is not None
     assert len(told) == 1
     assert f"go through TVM's replay, slowly ({reason}" in told[0]
@@ -323,15 +256,9 @@ def test_programs_that_fail_in_the_middle_of_a_run_cost_themselves(monkeypatch):
 
 @pytest.mark.parametrize("where", ["lower", "verify_gpu_code"])
 def test_so_do_those_that_fail_behind_the_replay(monkeypatch, where):
-    from pruner.tune.spaces.batched import space as module
-
     ((_, space), *_) = spaces("matmul", CUDA)
     draws = space.sample(4, np.random.default_rng(0))
-
-    def failing(*_):
-        raise ValueError("no such loop")
-
-    monkeypatch.setattr(module, where, failing)
+    monkeypatch.setattr(module, where, Mock(side_effect=ValueError("no such loop")))
     assert (space.draft_score(draws, load_analyzer(CONF, "a100")) == -np.inf).all()
     if where == "lower":
         assert space.features(draws).failures == dict.fromkeys(range(4), "replay-error")

@@ -1,23 +1,27 @@
 """Tensor-core spaces in batches against the programs that TVM makes of the same decisions."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from pruner.features import DATAFLOW_COLUMNS
 from pruner.features.batch import FeatureSpec
 from pruner.features.symbols.gpu import gpu_symbols
+from pruner.models.analyzer.analyzer import load_analyzer
+from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
 from pruner.program.nests import Scope
-from pruner.program.tir.apply_trace import apply, apply_groups
+from pruner.program.tir.apply_trace import apply
 from pruner.program.tir.lower import lower
 from pruner.program.tir.shared import shared_bytes
 from pruner.program.tir.verify import stages_cover
+from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.design import design_spaces
+from tests.paths import CONF
 from tests.tune import tir_truth as truth
 from tests.tune.designs import designs_of, kind_of
+from tests.tune.some_slow import some_slow
+from tests.tune.targets import A100, device_of, target_of
 
 pytestmark = pytest.mark.tvm
-tvm_missing = pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
 
 CONV = {"n": 1, "ci": 64, "h": 28, "w": 28, "co": 64, "stride": 1}
 OPERATORS = {
@@ -27,62 +31,38 @@ OPERATORS = {
     "conv": {"operator": "conv2d", **CONV, "kh": 3, "kw": 3, "padding": 1, "epilogue": ["relu"]},
 }
 PROGRAMS = 2
-CONF = Path(__file__).parents[4] / "conf"
 
 
 def spaces(spec):
-    from pruner.tune.spaces.batched.space import BatchedSpace
-
-    found = designs_of({**spec, "dtype": "float16"}, "nvidia/nvidia-a100")
-    return [(design, BatchedSpace(design)) for design in found if of_wmma(design)]
+    found = designs_of({**spec, "dtype": "float16"}, A100)
+    return [(design, BatchedSpace(design)) for design in found if kind_of(design) == "wmma"]
 
 
-def of_wmma(design):
-    """Whether a space is of ``wmma`` instructions."""
-    return kind_of(design) == "wmma"
+def spaces_of(tvm, tensors):
+    """The same of tensors of TVM, none of which may be laid out anew."""
+    function = tvm.tvm.te.create_prim_func(tensors).without_attr("layout_free_buffers")
+    found = design_spaces(tvm.tvm.IRModule({"main": function}), target_of(A100))
+    return [(design, BatchedSpace(design)) for design in found if kind_of(design) == "wmma"]
 
 
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("matmul", "batch")]
-
-
-@pytest.mark.parametrize("operator", ["padded", "conv", *SLOW])
+@some_slow("operator", ["padded", "conv"], ["matmul", "batch"])
 def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator):
-    rng = np.random.default_rng(3)
-    compared = 0
+    rng, compared = np.random.default_rng(3), 0
     for design, space in spaces(OPERATORS[operator]):
         draws = np.concatenate([space.sample_any(PROGRAMS, rng), space.sample(PROGRAMS, rng)])
-        legal = space.legal(draws)
-        for rows, tree in apply_groups(space.program, draws)[0]:
-            nests = lower(tree)
-            for place, row in enumerate(rows):
-                schedule, accepted = truth.replayed(tvm, design, draws[row])
-                assert legal[row] == accepted, draws[row]
-                assert truth.our_loops(tree, place) == truth.tvm_loops(schedule)
-                ours = truth.our_buffers(tree, nests, place)
-                theirs = truth.tvm_buffers(tvm, schedule)
-                assert ours == {name: theirs.get(name) for name in ours}
-                kinds = [inst.kind.name for inst in schedule.trace.insts]
-                assert kinds.count("Tensorize") == 5  # fill, load a, load b, multiply, store
-                compared += 1
+        compared += truth.assert_programs_are_tvms(tvm, design, space, draws)
     assert compared == 4 * PROGRAMS
 
 
-@pytest.mark.parametrize("num", [3, pytest.param(16, marks=pytest.mark.slow)])
+@some_slow("num", [3], [16])
 def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm, num):
     """The dilated input of a transposed convolution is zero but where ``row mod stride == 0``."""
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-
     te, topi = tvm.tvm.te, tvm.tvm.topi
     image = te.placeholder((1, 64, 8, 8), "float16", name="image")
     weight = te.placeholder((64, 64, 4, 4), "float16", name="weight")
     out = topi.nn.conv2d_transpose_nchw(image, weight, (2, 2), (1, 1), "float16", (0, 0))
-    module = tvm.tvm.IRModule({"main": te.create_prim_func([image, weight, out])})
     rng, ours, theirs = np.random.default_rng(0), [], []
-    for design in design_spaces(module, tvm.tvm.target.Target("nvidia/nvidia-a100")):
-        if not of_wmma(design):
-            continue
-        space = BatchedSpace(design)
+    for design, space in spaces_of(tvm, [image, weight, out]):
         draws = np.concatenate([space.sample_any(num, rng), space.sample(num, rng)])
         theirs += [truth.replayed(tvm, design, row)[1] for row in draws]
         ours += space.legal(draws).tolist()
@@ -92,9 +72,7 @@ def test_verdicts_of_fetches_whose_guard_is_an_equality(tvm, num):
 
 
 @pytest.mark.parametrize(("warps", "fragments", "accepted"), [(4, 2, False), (2, 4, True)])
-def test_stores_of_eight_channels_step_where_tvm_divides_their_index(
-    tvm, warps, fragments, accepted
-):
+def test_stores_of_eight_channels_step_where_tvm_divides(tvm, warps, fragments, accepted):
     """A store of NCHW results whose lanes are channels: 784 elements apart, so 32 bytes of indices.
 
     ``(f0 step + 256 f1 + 8 f2 + lane) // 256``: with four warps of two fragments TVM divides it,
@@ -113,31 +91,22 @@ def test_fetches_of_weights_step_where_chunks_of_depth_are_as_long_as_a_row(tvm)
 
     ``(step x + f mod step) // 128`` has the lanes inside ``f``, which fills the step.
     """
-    from pruner.tune.spaces.batched.space import BatchedSpace
-    from pruner.tune.spaces.design import design_spaces
-
     te, topi = tvm.tvm.te, tvm.tvm.topi
     image = te.placeholder((1, 8, 8, 64), "float16", name="image")
     weight = te.placeholder((2, 2, 64, 64), "float16", name="weight")
     out = topi.nn.conv2d_nhwc(image, weight, 1, 1, 1, "float32")
-    function = te.create_prim_func([image, weight, out]).without_attr("layout_free_buffers")
-    module = tvm.tvm.IRModule({"main": function})
-    designs = design_spaces(module, tvm.tvm.target.Target("nvidia/nvidia-a100"))
     # lanes of four and eight elements: of images, and of weights
     depths = [(4, 2, 2), (2, 2, 4)]
     rows = [[1, 1, 1, 6, 1, 1, 1, 1, 1, 4, *k, 0, 2, x, 0] for k in depths for x in (2, 3)]
     answers = []
-    for design in filter(of_wmma, designs):
+    for design, space in spaces_of(tvm, [image, weight, out]):
         theirs = [truth.replayed(tvm, design, np.array(row))[1] for row in rows]
-        assert BatchedSpace(design).legal(np.array(rows)).tolist() == theirs
+        assert space.legal(np.array(rows)).tolist() == theirs
         answers.append(theirs)
     assert [True, False, True, False] in answers  # of operands that are turned
 
 
-@pytest.mark.parametrize(
-    "epilogue",
-    [pytest.param(["bias"], id="bias"), pytest.param([], marks=pytest.mark.slow, id="alone")],
-)
+@some_slow("epilogue", [["bias"]], [[]])
 def test_padded_rows_that_one_loop_runs_over_stop_tvm(tvm, epilogue):
     """196 of 208 rows: the guard of 13 warps of one fragment each is ``f // 16 < 196``, a quotient
     that indices of the image divide again. It is none where another loop moves the rows, or the
@@ -204,17 +173,6 @@ def test_a_padded_program_by_hand(tvm):
     assert space.legal(decision).tolist() == [design.replay(decision[0], 1) is not None]
 
 
-def test_mutations_stay_in_the_space(tvm):
-    for _, space in spaces(OPERATORS["matmul"]):
-        rng = np.random.default_rng(1)
-        parents = space.sample(64, rng)
-        children = space.mutate(parents, rng)
-        assert (children != parents).any(axis=1).mean() > 0.9
-        for part, fragments in ((slice(0, 5), 16), (slice(5, 10), 24), (slice(10, 13), 32)):
-            assert (children[:, part].prod(axis=1) == fragments).all()
-            assert (children[:, part][:, -1] <= 4).all()
-
-
 def pad(width):
     """The least number from ``width`` on that is 8 modulo 32."""
     return width + (8 - width) % 32
@@ -228,7 +186,7 @@ def is_transposed(space):
     return bool(np.all(extents["B_reindex_shared.dyn"][-1] == 16 * draws[:, 11] * draws[:, 12]))
 
 
-@pytest.mark.parametrize("operator", [pytest.param("matmul", marks=pytest.mark.slow), "batch"])
+@some_slow("operator", ["batch"], ["matmul"])
 def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
     """S1 to S8 in field terms; m = m0 .. m4 fragments of 16, n alike, k = k0 k1 k2."""
     for _, space in spaces(OPERATORS[operator]):
@@ -272,10 +230,7 @@ def test_symbols_are_those_of_the_tile_sizes(tvm, operator):
 def test_the_paper_form_has_the_peak_of_tensor_cores(tvm):
     """256 x 384 x 512 of float16 on an A100: 312e12 operations/s, and S5 elements of two bytes;
     with its penalty, whole waves of blocks on 108 multiprocessors."""
-    from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
-    from pruner.program.device import load_device
-
-    device = load_device(CONF / "platform" / "a100.yaml")
+    device = device_of("a100")
     nothing = dict.fromkeys(PaperSwitches.names(), False)
     spec = {"operator": "matmul", "m": 256, "n": 384, "k": 512}
     for _, space in spaces(spec):
@@ -293,8 +248,6 @@ def test_the_paper_form_has_the_peak_of_tensor_cores(tvm):
 
 def test_the_draft_tells_programs_apart_and_prefers_warps_with_more_fragments(tvm):
     """A fragment of results a warp loads two operands for a product, 2 x 2 of them one."""
-    from pruner.models.analyzer.analyzer import load_analyzer
-
     analyzer = load_analyzer(CONF, "a100")
     spec = {"operator": "matmul", "m": 1024, "n": 1024, "k": 1024}
     for _, space in spaces(spec):
@@ -306,18 +259,6 @@ def test_the_draft_tells_programs_apart_and_prefers_warps_with_more_fragments(tv
         found = space.draft_score(draws, analyzer)
         assert np.isfinite(found).all()
         assert len(np.unique(found)) > 150
-
-
-def test_dataflow_rows_are_those_of_fragments(tvm):
-    ((_, space), *_) = spaces(OPERATORS["matmul"])
-    found = space.features(space.sample(5, np.random.default_rng(0)))
-    assert found.valid.all()
-    places = [c.name for c in DATAFLOW_COLUMNS]
-    where = [places.index(f"location.{name}") for name in ("global", "shared", "local")]
-    names = np.array(["global", "shared", "local"])[found.dataflow[:, :, where].argmax(axis=2)]
-    expected = ["local", *["global", "shared"] * 2, "local", "local", "local", "local", "global"]
-    assert (names == np.array(expected)).all()
-    assert (np.abs(found.dataflow).sum(axis=2) > 0).all()
 
 
 def test_loads_of_fragments_have_four_rows_of_a_kind_of_their_own(tvm):

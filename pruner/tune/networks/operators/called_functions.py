@@ -102,13 +102,14 @@ def recorded(
             warnings.simplefilter("ignore")  # the complete export gives them
             recorder = _Recorder()
             specs = recorder.run(module, arguments, parameters, buffers)
+        graph = joined(recorder.graph, decompose)
+        if graph is None:
+            return None
+        graph_module = fx.GraphModule(nn.Module(), graph)  # it compiles the graph's code
     except Exception:  # of any kind, by the module's own code
         return None
-    graph = joined(recorder.graph, decompose)
-    if graph is None:
-        return None
     return Recorded(
-        graph_module=fx.GraphModule(nn.Module(), graph),
+        graph_module=graph_module,
         graph_signature=_signature(graph, [*parameters], [*buffers]),
         call_spec=specs,
         parameters=parameters,
@@ -159,9 +160,9 @@ class _Recorder(TorchFunctionMode):
         trace = importlib.import_module("torch.export._trace")
         shapes = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode()
         given = {
-            name: self._input(f"{kind}_{name.replace('.', '_')}", shapes, tensor)
+            name: self._input(f"{kind}_{place}", shapes, tensor)  # a name may be no word of Python
             for kind, tensors in (("p", parameters), ("b", buffers))
-            for name, tensor in tensors.items()
+            for place, (name, tensor) in enumerate(tensors.items())
         }
         leaves, in_spec = tree.tree_flatten(arguments)
         for place, leaf in enumerate(leaves):

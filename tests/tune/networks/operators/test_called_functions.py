@@ -54,6 +54,31 @@ def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
     assert calls(recorded(network, inputs)) == calls(wanted)
 
 
+class Names(nn.Module):
+    """Weights with the same name once dots are replaced, and a name with a sign."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Linear(3, 3, bias=False)
+        self.conv_weight = nn.Parameter(torch.ones(3))
+        self.named = nn.ModuleDict({"conv-3x3": nn.Linear(3, 3)})
+
+    def forward(self, x):
+        return self.named["conv-3x3"](self.conv(x)) * self.conv_weight
+
+
+def test_names_of_weights_need_not_be_words_of_python():
+    """Each placeholder of a weight has the shape of the weight that its signature names."""
+    module = Names()
+    program = recorded(module, torch.ones(2, 3))
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    inputs = [one for one in program.graph_signature.input_specs if one.target]
+    assert {one.target for one in inputs} == {*dict(module.named_parameters())}
+    for one in inputs:
+        weight = program.state_dict[one.target]
+        assert nodes[one.arg.name].meta["val"].shape == weight.shape
+
+
 class Writes(nn.Module):
     def forward(self, x):
         y = x * 2

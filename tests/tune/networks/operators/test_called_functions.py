@@ -105,6 +105,39 @@ class Remembers(nn.Module):
         return self.last + 1
 
 
+class Collects(nn.Module):
+    """A list, a dict, a set and a list in a dict that grow with every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.cache, self.sizes, self.inner = [], {}, set(), {"seen": []}
+
+    def forward(self, x):
+        y = x * 2
+        self.change(y)
+        return y + 1
+
+
+class Appends(Collects):
+    def change(self, y):
+        self.seen.append(y)
+
+
+class Caches(Collects):
+    def change(self, y):
+        self.cache[y.shape] = y
+
+
+class Adds(Collects):
+    def change(self, y):
+        self.sizes.add(y.shape)
+
+
+class AppendsInside(Collects):
+    def change(self, y):
+        self.inner["seen"].append(y)
+
+
 class Foreign(nn.Module):
     """A tensor that is neither a parameter nor a buffer."""
 
@@ -129,13 +162,17 @@ class Values(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-@pytest.mark.parametrize("kind", [Writes, InPlace, Remembers, Foreign, Half, Values])
+COLLECT = [Appends, Caches, Adds, AppendsInside]
+
+
+@pytest.mark.parametrize("kind", [Writes, InPlace, Remembers, *COLLECT, Foreign, Half, Values])
 def test_what_calls_do_not_say_is_left_to_export(kind):
     """And the module is as before."""
     module, image = kind(), torch.ones(3, 3)
-    before = dict(vars(module))
+    before, text = dict(vars(module)), repr(vars(module))
     assert recorded(module, image) is None
     assert vars(module) == before
+    assert repr(vars(module)) == text
 
 
 def test_a_call_that_cannot_be_decomposed_is_left_out_of_the_others():

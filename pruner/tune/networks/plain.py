@@ -158,7 +158,9 @@ def plain_call(module: nn.Module, arguments: Arguments) -> tuple[nn.Module, Argu
 def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping) and type(value) in _tree().SUPPORTED_NODES:
         return all(map(_is_plain, value.values()))
-    if isinstance(value, list | tuple):
+    # a list of another class is no container of torch.export
+    is_named = isinstance(value, tuple) and hasattr(value, "_fields")
+    if is_named or type(value) in (list, tuple):
         return all(map(_is_plain, value))
     return _is_constant(value) or isinstance(value, importlib.import_module("torch").Tensor)
 

@@ -188,6 +188,29 @@ def test_an_object_whose_tensors_cannot_be_replaced_is_named():
         with_tensors(((Moving(),), {}), [torch.zeros(2)])
 
 
+class Rows(list):
+    """A list with a method."""
+
+    def total(self):
+        return self[0] + self[1]
+
+
+class Totals(nn.Module):
+    def forward(self, rows, pair):
+        return rows.total() - 2 * pair.a
+
+
+def totals():
+    return Totals(), (Rows([torch.rand(3), torch.rand(3)]), Pair(torch.rand(3), 1))
+
+
+def test_a_module_gets_its_own_class_of_list():
+    module = import_network(source("totals"))
+    one, two, three = arrays = inputs_of(source("totals"))
+    (found,) = run(module, arrays)
+    np.testing.assert_allclose(found, one + two - 2 * three, rtol=1e-6)
+
+
 Pair = namedtuple("Pair", ["a", "b"])
 
 

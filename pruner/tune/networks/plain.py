@@ -73,7 +73,7 @@ def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
 
 
 class _Instead(dict[int, Any]):
-    """What stands for objects in a deep copy; for a tensor at two places, two tensors."""
+    """The memo of a deep copy: a tensor at two places becomes two."""
 
     def __init__(self, before: Iterable[Tensor], after: Iterable[Tensor]) -> None:
         super().__init__()

@@ -122,7 +122,7 @@ def recorded(
 
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Take back what a call changes in a module and its containers; refuse the call then."""
+    """Take back a call's changes of a module, and refuse the call."""
     places: dict[int, Any] = {}
     waiting: list[Any] = [vars(part) for part in module.modules()]  # with the dicts of weights
     while waiting:

@@ -25,6 +25,8 @@ from pruner.tune.networks.plain import Arguments
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.networks.torch_changes import replaced
 
+log = logging.getLogger(__name__)
+
 # Where torch reads devices; a newer version has both, an older version the first.
 _READERS = ("torch._export.serde.serialize", "torch.export.pt2_archive._package")
 
@@ -36,10 +38,13 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
         PrunerError: no such program, sizes that are left open, or that it does not have.
     """
     torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
-    reasons = _Reasons()
+    reasons, unread = _Reasons(), list[tuple[Any, UnpicklingError]]()
     try:
-        with _anywhere(), reasons.kept():
+        with _anywhere(unread), reasons.kept():
             program = torch.export.load(path)
+        for made, error in unread:
+            if made is not program.example_inputs:
+                raise error  # of weights or constants
     except OSError:
         raise
     except Exception as error:  # torch raises kinds of its own
@@ -48,6 +53,8 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
             f"network={network}: torch.export.load cannot read it ({line}); a FILE.pt2 is written "
             "by torch.export.save(torch.export.export(module.eval(), inputs), file)"
         ) from error
+    if unread:
+        log.warning("network=%s: its example inputs have other classes, values are drawn", network)
     values = {
         node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"
     }
@@ -100,8 +107,8 @@ class _Reasons(logging.Handler):
     @contextmanager
     def kept(self) -> Iterator[None]:
         """Take the place of torch's own log."""
-        log = logging.getLogger("torch.export")
-        with replaced(log, "propagate", False), replaced(log, "handlers", [self]):
+        own = logging.getLogger("torch.export")
+        with replaced(own, "propagate", False), replaced(own, "handlers", [self]):
             yield
 
 
@@ -110,8 +117,11 @@ def _first_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _anywhere() -> Iterator[None]:
-    """Let torch read programs of other devices and with classes of other packages."""
+def _anywhere(unread: list[tuple[Any, UnpicklingError]]) -> Iterator[None]:
+    """Let torch read programs of other devices and with classes of other packages.
+
+    ``unread``: gets what stands for parts with other classes, with the errors.
+    """
     torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
     with ExitStack() as changes:
         for name in _READERS:
@@ -124,7 +134,10 @@ def _anywhere() -> Iterator[None]:
             changes.enter_context(
                 replaced(reader, "deserialize_device", partial(_cpu_instead, read, torch))
             )
-        changes.enter_context(replaced(torch, "load", partial(_loaded, torch.load)))
+            for unsafe, instead in (("pickle", _NoPickle), ("_load_aoti", _no_library)):
+                if hasattr(reader, unsafe):
+                    changes.enter_context(replaced(reader, unsafe, instead))
+        changes.enter_context(replaced(torch, "load", partial(_loaded, torch.load, unread)))
         known = getattr(tree, "SERIALIZED_TYPE_TO_PYTHON_TYPE", None)
         if known is not None:
             types = _Types(known)
@@ -132,13 +145,30 @@ def _anywhere() -> Iterator[None]:
         yield
 
 
-def _loaded(load: Any, *args: Any, **options: Any) -> Any:
+def _loaded(
+    load: Any, unread: list[tuple[Any, UnpicklingError]], *args: Any, **options: Any
+) -> Any:
+    """Read tensors and plain containers; torch's second attempt would execute code."""
     try:
-        return load(*args, **{**options, "map_location": "cpu"})
-    except UnpicklingError:
+        return load(*args, **{**options, "map_location": "cpu", "weights_only": True})
+    except UnpicklingError as error:
         if not options.get("weights_only"):
             raise
-        return {}  # example inputs of other classes: their tensors are drawn
+        unread.append(({}, error))
+        return unread[-1][0]
+
+
+class _NoPickle:
+    """Takes the place of ``pickle`` in torch's reader."""
+
+    @staticmethod
+    def loads(_: bytes) -> Any:
+        """Refuse a pickled object."""
+        raise UnpicklingError("it holds a pickled Python object, which can execute code")
+
+
+def _no_library(*_: Any) -> None:
+    """Load no compiled code."""
 
 
 def _cpu_instead(read: Any, torch: Any, written: Any) -> Any:

@@ -144,7 +144,7 @@ def _argument(value: Any, tensors: list[Any]) -> Hashable:
     if isinstance(value, relax.ShapeExpr):
         return "shape", *map(_size, value.values)
     if isinstance(value, tirx.IntImm | tirx.FloatImm):
-        return "number", str(value.ty.dtype), value.value
+        return "number", str(value.ty.dtype), repr(value.value)  # 0.0 and -0.0 are equal
     is_constant = isinstance(value, tvm.ir.GenericConst)
     if not is_constant and not isinstance(value, relax.Var):
         raise _Unknown

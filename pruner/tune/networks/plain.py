@@ -60,7 +60,7 @@ def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
         after = [next(given) for _ in before]
         # a copy of an object in which other tensors take the places of its own
         with tensors_shared():
-            made = copy.deepcopy(leaf, dict(zip(map(id, before), after, strict=True)))
+            made = copy.deepcopy(leaf, _Instead(before, after))
         if not all(map(_is_same, tensors_of(made), after)):
             raise PrunerError(
                 f"the tensors of a {type(leaf).__name__} among the inputs cannot be replaced: give "
@@ -70,6 +70,23 @@ def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
 
     found: Arguments = _tree().tree_map(filled, arguments)
     return found
+
+
+class _Instead(dict[int, Any]):
+    """The memo of a deep copy: a tensor at two places becomes two."""
+
+    def __init__(self, before: Iterable[Tensor], after: Iterable[Tensor]) -> None:
+        super().__init__()
+        self._tensors: dict[int, list[Tensor]] = {}
+        for one, other in zip(before, after, strict=True):
+            self._tensors.setdefault(id(one), []).append(other)
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """Return what stands for an object, as ``copy.deepcopy`` reads it."""
+        left = self._tensors.get(key)
+        if left is None:
+            return super().get(key, default)
+        return left.pop(0) if len(left) > 1 else left[0]
 
 
 def plain(value: Any, path: str = "outputs", above: frozenset[int] = frozenset()) -> Any:
@@ -146,19 +163,37 @@ def names_in(kind: type, context: Any, count: int) -> list[Any] | None:
 def plain_call(module: nn.Module, arguments: Arguments) -> tuple[nn.Module, Arguments]:
     """Wrap a module that takes classes; plain arguments leave it as it is.
 
+    A tensor at two places becomes two: ``torch.export`` would read one of these inputs for both.
+
     Raises:
         PrunerError: see `plain`.
     """
     if _is_plain(arguments):
-        return module, arguments
+        return module, _apart(arguments)
     by_position, by_name = (plain(part, "inputs") for part in arguments)
-    return plain_module(module, arguments), (by_position, by_name)
+    return plain_module(module, arguments), _apart((by_position, by_name))
+
+
+def _apart(arguments: Arguments) -> Arguments:
+    torch, seen = importlib.import_module("torch"), set[int]()
+
+    def own(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        is_new = id(leaf) not in seen
+        seen.add(id(leaf))
+        return leaf if is_new else leaf.clone()
+
+    found: Arguments = _tree().tree_map(own, arguments)
+    return found
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, Mapping) and type(value) in _tree().SUPPORTED_NODES:
         return all(map(_is_plain, value.values()))
-    if isinstance(value, list | tuple):
+    # a list of another class is no container of torch.export
+    is_named = isinstance(value, tuple) and hasattr(value, "_fields")
+    if is_named or type(value) in (list, tuple):
         return all(map(_is_plain, value))
     return _is_constant(value) or isinstance(value, importlib.import_module("torch").Tensor)
 

@@ -2,8 +2,10 @@
 
 import io
 import json
+import pickle
 import re
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,13 +114,14 @@ def test_a_program_of_a_gpu_becomes_that_of_the_cpu(of_a_gpu):
             torch.export.load(of_a_gpu)
 
 
-def test_classes_of_other_packages_become_dicts_by_their_names(tmp_path):
+def test_classes_of_other_packages_become_dicts_by_their_names(tmp_path, caplog):
     path = tmp_path / "net.pt2"
     past = Past([torch.ones(2), torch.rand(2)], [torch.rand(3)])
     torch.export.save(torch.export.export(Remembers(), (torch.rand(2), past)), path)
     edited(path, lambda _, part: part.replace(b"a_package.Past", b"b_package.Past"))
     given = NetworkSource(name=str(path))
     arrays, module = inputs_of(given), import_network(given)
+    assert "its example inputs have other classes, values are drawn" in caplog.text
     wanted = [arrays[1] + arrays[0], arrays[2] + arrays[0], arrays[3], arrays[0] * 2]
     for mine, theirs in zip(run(module, arrays), wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6)
@@ -133,3 +136,42 @@ def test_the_reason_why_torch_cannot_read_a_file_is_in_the_message(tmp_path, cap
     with pytest.raises(PrunerError, match=r"cannot read it \(Serialized schema version .*99"):
         import_network(NetworkSource(name=str(path)))
     assert "Traceback" not in capfd.readouterr().err
+
+
+class Runs:
+    """An object that makes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("part", ["weights", "constants", "sample_inputs"])
+def test_pickled_objects_and_libraries_of_a_file_are_not_loaded(part, tmp_path, caplog):
+    """Weights and constants are refused; example inputs are drawn, a library is left out."""
+    path, made = tmp_path / "net.pt2", tmp_path / "made"
+    torch.export.save(torch.export.export(Devices().eval(), (torch.rand(2, 4),)), path)
+    torch.save(Runs(made), buffer := io.BytesIO())
+
+    def change(name, content):
+        if f"/{part}/" not in name:
+            return content
+        if not name.endswith("_config.json"):
+            return buffer.getvalue()
+        content = re.sub(rb'"use_pickle": ?false', b'"use_pickle": true', content)
+        return content.replace(b'"tensor_0"', b'"opaque_obj_0"')
+
+    edited(path, change)
+    with zipfile.ZipFile(path, "a") as file:
+        root = file.namelist()[0].split("/")[0]
+        file.writestr(f"{root}/data/constants/opaque_obj_0", pickle.dumps(Runs(made)))
+        file.writestr(f"{root}/data/aotinductor/model/model.so", b"no library")
+    if part == "sample_inputs":
+        assert inputs_of(NetworkSource(name=str(path)))[0].shape == (2, 4)
+        assert "values are drawn" in caplog.text
+    else:
+        with pytest.raises(PrunerError, match=r"cannot read it \((Weights only|it holds a pick)"):
+            import_network(NetworkSource(name=str(path)))
+    assert not made.exists()

@@ -83,3 +83,12 @@ def test_equal_tensors_and_numbers_are_told_apart(tvm):
         module = lower(sums([pairs[name][0] for name in order]), target_of(), known=known)
         (found,) = run(module, [x, y])
         np.testing.assert_array_equal(found, np.concatenate([pairs[name][1] for name in order]))
+
+
+def test_numbers_are_told_apart_by_their_signs(tvm):
+    """0.0 and -0.0 are equal, and nan is not equal to itself."""
+    from pruner.tune.networks.lowered_parts import _argument
+
+    number = lambda value: _argument(tvm.tirx.FloatImm("float32", value), [])  # noqa: E731
+    assert number(0.0) != number(-0.0)
+    assert number(float("nan")) == number(float("nan"))

@@ -188,6 +188,65 @@ def test_an_object_whose_tensors_cannot_be_replaced_is_named():
         with_tensors(((Moving(),), {}), [torch.zeros(2)])
 
 
+def test_a_tensor_at_two_places_of_an_object_becomes_two_tensors():
+    layer, one, two = Layer(), torch.zeros(2), torch.ones(2)
+    layer.keys = layer.values = torch.rand(2)
+    ((made,), _) = with_tensors(((layer,), {}), [one, two])
+    assert made.keys is one
+    assert made.values is two
+    assert layer.keys is layer.values
+
+
+class Rows(list):
+    """A list with a method."""
+
+    def total(self):
+        return self[0] + self[1]
+
+
+class Totals(nn.Module):
+    def forward(self, rows, pair):
+        return rows.total() - 2 * pair.a
+
+
+def totals():
+    return Totals(), (Rows([torch.rand(3), torch.rand(3)]), Pair(torch.rand(3), 1))
+
+
+def test_a_module_gets_its_own_class_of_list():
+    module = import_network(source("totals"))
+    one, two, three = arrays = inputs_of(source("totals"))
+    (found,) = run(module, arrays)
+    np.testing.assert_allclose(found, one + two - 2 * three, rtol=1e-6)
+
+
+class Differs(nn.Module):
+    def forward(self, layer):
+        return layer.keys - 2 * layer.values
+
+
+def same_twice():
+    layer = Layer()
+    layer.keys = layer.values = torch.rand(3)
+    return Differs(), (layer,)
+
+
+class Difference(nn.Module):
+    def forward(self, x, y):
+        return x - 2 * y
+
+
+def same_arguments():
+    return Difference(), (torch.ones(3),) * 2
+
+
+@pytest.mark.parametrize("name", ["same_twice", "same_arguments"])
+def test_a_tensor_at_two_places_is_two_inputs(name):
+    keys, values = np.float32([1, 2, 3]), np.float32([5, 7, 9])
+    (found,) = run(import_network(source(name)), [keys, values])
+    np.testing.assert_array_equal(found, keys - 2 * values)
+
+
 Pair = namedtuple("Pair", ["a", "b"])
 
 

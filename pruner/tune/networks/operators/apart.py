@@ -88,7 +88,7 @@ def _key(node: fx.Node) -> Hashable | None:
     kinds = [_kind(one.meta.get("val")) for one in inputs]
     results = node.meta.get("val")
     many = results if isinstance(results, list | tuple) else [results]
-    if None in kinds or not all(isinstance(one, Tensor) for one in many):
+    if None in kinds or None in map(_kind, many):
         return None
     if "max_pool" in getattr(target, "__name__", "") and len(many) > 1:
         return None  # whether the places are read decides
@@ -98,8 +98,9 @@ def _key(node: fx.Node) -> Hashable | None:
         ("tensor", places[one]) if isinstance(one, fx.Node) else (type(one).__name__, repr(one))
         for one in leaves
     ]
-    # numbers without a type have the default
-    return target, str(spec), tuple(given), tuple(kinds), torch.get_default_dtype()
+    # Numbers without a type have the default. A part is kept for results of the same forms.
+    forms = tuple(_forms(many))
+    return target, str(spec), tuple(given), tuple(kinds), torch.get_default_dtype(), forms
 
 
 def _kind(value: Any) -> tuple[Any, ...] | None:

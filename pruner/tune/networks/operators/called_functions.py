@@ -6,12 +6,14 @@ of torch's functions are noted: a convolution, an activation, a mean. The parts 
 those of :mod:`~pruner.tune.networks.operators.apart`.
 """
 
+import copy
 import importlib
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import getitem
+from operator import getitem, is_
 from types import EllipsisType, NoneType
 from typing import Any, NamedTuple
 
@@ -39,6 +41,7 @@ _PLAIN = (
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
 )
 _VALUES = (NoneType, bool, int, float, str)  # inputs and results of a module
+_CONTAINERS = (dict, list, set, deque)  # that a module can change in place
 _SETTERS = ("__set__", "__delete__")
 
 
@@ -102,13 +105,14 @@ def recorded(
             warnings.simplefilter("ignore")  # the complete export gives them
             recorder = _Recorder()
             specs = recorder.run(module, arguments, parameters, buffers)
+        graph = joined(recorder.graph, decompose)
+        if graph is None:
+            return None
+        graph_module = fx.GraphModule(nn.Module(), graph)  # it compiles the graph's code
     except Exception:  # of any kind, by the module's own code
         return None
-    graph = joined(recorder.graph, decompose)
-    if graph is None:
-        return None
     return Recorded(
-        graph_module=fx.GraphModule(nn.Module(), graph),
+        graph_module=graph_module,
         graph_signature=_signature(graph, [*parameters], [*buffers]),
         call_spec=specs,
         parameters=parameters,
@@ -118,24 +122,32 @@ def recorded(
 
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Take back what a call changes in a module; refuse the call then."""
-    places = [
-        place
-        for part in module.modules()
-        for place in (vars(part), part._parameters, part._buffers, part._modules)
-    ]
-    before = [dict(place) for place in places]
+    """Take back a call's changes of a module, and refuse the call."""
+    places: dict[int, Any] = {}
+    waiting: list[Any] = [vars(part) for part in module.modules()]  # with the dicts of weights
+    while waiting:
+        place = waiting.pop()
+        if isinstance(place, _CONTAINERS) and id(place) not in places:
+            places[id(place)] = place
+            waiting += place.values() if isinstance(place, dict) else place
+    before = [(place, copy.copy(place)) for place in places.values()]
     try:
         yield
     finally:
         changed = False
-        for place, kept in zip(places, before, strict=True):
-            if place.keys() != kept.keys() or any(place[name] is not kept[name] for name in kept):
+        for place, kept in before:
+            now, then = _contents(place), _contents(kept)
+            if len(now) != len(then) or not all(map(is_, now, then)):
                 place.clear()
-                place.update(kept)
+                add = place.extend if isinstance(place, list | deque) else place.update
+                add(kept)
                 changed = True
         if changed:
             raise _Refused
+
+
+def _contents(place: Any) -> list[Any]:
+    return [*place, *place.values()] if isinstance(place, dict) else [*place]
 
 
 class _Recorder(TorchFunctionMode):
@@ -159,9 +171,9 @@ class _Recorder(TorchFunctionMode):
         trace = importlib.import_module("torch.export._trace")
         shapes = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode()
         given = {
-            name: self._input(f"{kind}_{name.replace('.', '_')}", shapes, tensor)
+            name: self._input(f"{kind}_{place}", shapes, tensor)  # a name may be no word of Python
             for kind, tensors in (("p", parameters), ("b", buffers))
-            for name, tensor in tensors.items()
+            for place, (name, tensor) in enumerate(tensors.items())
         }
         leaves, in_spec = tree.tree_flatten(arguments)
         for place, leaf in enumerate(leaves):

@@ -49,3 +49,18 @@ def test_a_call_that_writes_into_its_input_is_left_to_the_complete_program():
 
     program = exported(Writes(), arguments_of(torch.ones(3)), is_pure=True)
     assert apart.decomposed_apart(program, lambda _: pytest.fail("not decomposed")) is None
+
+
+def test_a_known_part_is_not_taken_for_a_result_of_other_strides(monkeypatch):
+    """The call is known; then its node has the strides of channels last."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    from pruner.tune.networks.operators.program import converters, decomposed
+
+    convert = converters(ExportedProgramImporter())
+    monkeypatch.setattr(apart, "_KNOWN", {})
+    program = exported(torch.nn.ReLU(), arguments_of(torch.ones(1, 2, 3, 3)), is_pure=True)
+    assert apart.joined(program.graph, lambda part: decomposed(part, convert)) is not None
+    (call,) = (node for node in program.graph.nodes if node.op == "call_function")
+    call.meta["val"] = call.meta["val"].to(memory_format=torch.channels_last)
+    assert apart.joined(program.graph, lambda part: decomposed(part, convert)) is None

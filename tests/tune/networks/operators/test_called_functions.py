@@ -54,6 +54,31 @@ def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
     assert calls(recorded(network, inputs)) == calls(wanted)
 
 
+class Names(nn.Module):
+    """Weights with the same name once dots are replaced, and a name with a sign."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Linear(3, 3, bias=False)
+        self.conv_weight = nn.Parameter(torch.ones(3))
+        self.named = nn.ModuleDict({"conv-3x3": nn.Linear(3, 3)})
+
+    def forward(self, x):
+        return self.named["conv-3x3"](self.conv(x)) * self.conv_weight
+
+
+def test_names_of_weights_need_not_be_words_of_python():
+    """Each placeholder of a weight has the shape of the weight that its signature names."""
+    module = Names()
+    program = recorded(module, torch.ones(2, 3))
+    nodes = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    inputs = [one for one in program.graph_signature.input_specs if one.target]
+    assert {one.target for one in inputs} == {*dict(module.named_parameters())}
+    for one in inputs:
+        weight = program.state_dict[one.target]
+        assert nodes[one.arg.name].meta["val"].shape == weight.shape
+
+
 class Writes(nn.Module):
     def forward(self, x):
         y = x * 2
@@ -80,6 +105,39 @@ class Remembers(nn.Module):
         return self.last + 1
 
 
+class Collects(nn.Module):
+    """A list, a dict, a set and a list in a dict that grow with every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen, self.cache, self.sizes, self.inner = [], {}, set(), {"seen": []}
+
+    def forward(self, x):
+        y = x * 2
+        self.change(y)
+        return y + 1
+
+
+class Appends(Collects):
+    def change(self, y):
+        self.seen.append(y)
+
+
+class Caches(Collects):
+    def change(self, y):
+        self.cache[y.shape] = y
+
+
+class Adds(Collects):
+    def change(self, y):
+        self.sizes.add(y.shape)
+
+
+class AppendsInside(Collects):
+    def change(self, y):
+        self.inner["seen"].append(y)
+
+
 class Foreign(nn.Module):
     """A tensor that is neither a parameter nor a buffer."""
 
@@ -104,13 +162,17 @@ class Values(nn.Module):
         return x if x.sum() > 0 else -x
 
 
-@pytest.mark.parametrize("kind", [Writes, InPlace, Remembers, Foreign, Half, Values])
+COLLECT = [Appends, Caches, Adds, AppendsInside]
+
+
+@pytest.mark.parametrize("kind", [Writes, InPlace, Remembers, *COLLECT, Foreign, Half, Values])
 def test_what_calls_do_not_say_is_left_to_export(kind):
     """And the module is as before."""
     module, image = kind(), torch.ones(3, 3)
-    before = dict(vars(module))
+    before, text = dict(vars(module)), repr(vars(module))
     assert recorded(module, image) is None
     assert vars(module) == before
+    assert repr(vars(module)) == text
 
 
 def test_a_call_that_cannot_be_decomposed_is_left_out_of_the_others():

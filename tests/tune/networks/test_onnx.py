@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.lowering import NetworkFormat, lower
@@ -500,6 +502,37 @@ def test_places_of_maxima_are_those_of_onnxruntime(tmp_path):
     found = run(from_onnx(path, "net", NetworkOptions()), given)
     for mine, theirs in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def test_a_pad_is_never_the_place_of_a_maximum(tmp_path):
+    """The smallest numbers of types, and NaNs, whose places are those of torch."""
+    kinds = {"p": FLOAT, "q": onnx.TensorProto.UINT8, "r": onnx.TensorProto.INT8}
+    pool = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 1, 1, 0]}
+    nodes = [make.make_node("MaxPool", [f"x{k}"], [f"y{k}", f"i{k}"], **pool) for k in kinds]
+    inputs = [(f"x{k}", kind, [1, 2, 5, 6]) for k, kind in kinds.items()]
+    outputs = [
+        end for k, kind in kinds.items() for end in ((f"y{k}", kind, None), (f"i{k}", INT64, None))
+    ]
+    path = written(tmp_path / "net.onnx", nodes, inputs, outputs)
+    real = np.full([1, 2, 5, 6], -np.inf, np.float32)
+    real[0, 1] = np.random.default_rng(0).integers(-3, 3, (5, 6))
+    real[0, 1, [0, 1, 1, 4], [0, 2, 3, 5]] = np.nan
+    small = [np.zeros([1, 2, 5, 6], np.uint8), np.full([1, 2, 5, 6], -128, np.int8)]
+    small[1][0, 1, 2, 3] = 5
+    found = run(from_onnx(path, "net", NetworkOptions()), [real, *small])
+    for given, *mine in zip([real, *small], found[::2], found[1::2], strict=True):
+        x = torch.from_numpy(given).float()
+        best, place = functional.max_pool2d(x, (3, 2), (2, 1), (1, 1), return_indices=True)
+        place[:, 1] += 30  # torch counts in a channel
+        for one, other in zip(mine, (best, place), strict=True):
+            # torch has one more window, with a pad behind
+            np.testing.assert_array_equal(one, other[..., :6].numpy())
+
+
+def test_negative_pads_of_pools_are_refused(tmp_path):
+    node = make.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], pads=[-1, 0])
+    path = written(tmp_path / "net.onnx", [node], [("x", FLOAT, [1, 1, 6])], [("y", FLOAT, None)])
+    assert "its pads are negative" in refused(path)
 
 
 def test_maxima_go_back_to_their_places(tmp_path):

@@ -102,3 +102,19 @@ def test_voxels_at_points(tvm, mode, assert_same):
 
     points = torch.rand(2, 3, 4, 5, 3) * 5 - 2.5  # also far outside
     assert_same(sampled, torch.randn(2, 3, 4, 5, 1), points, tolerance=1e-4)
+
+
+@REWRITTEN_OR_BUILT
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_voxels_at_infinite_points(tvm, mode, assert_same):
+    """They are 0 without padding, or on the border."""
+
+    def sampled(x, points):
+        return [
+            functional.grid_sample(x, points, mode, padding, align_corners=False)
+            for padding in ("zeros", "border")
+        ]
+
+    points = torch.rand(1, 3, 4, 5, 3) * 2 - 1
+    points[0, 0, 0, 0, 0], points[0, 1, 2, 3, 1], points[0, 2] = torch.inf, -torch.inf, torch.inf
+    assert_same(sampled, torch.randn(1, 3, 4, 5, 2), points, tolerance=1e-4)

@@ -633,6 +633,9 @@ def test_loops_of_a_constant_number_of_steps_are_unrolled(version, condition, st
     [
         ("count", "go", "TVM cannot import Loop; write"),
         ("rows", "small", "TVM cannot import Loop; write"),
+        ("rows", "random", "TVM cannot import .*Loop"),
+        ("many", "outside", "TVM cannot import Loop; write"),  # its third step has no number
+        ("endless", "go", r"its Loop has at least \d{4} steps of \d operators, and at most 4096"),
         (
             "many",
             "go",
@@ -650,7 +653,19 @@ def test_other_loops_are_refused(limit, condition, told, tmp_path):
             make.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
             make.make_node("Less", ["most", "bound"], ["small"]),
         ]
-    constants = {"many": np.int64(3000), "bound": np.float32(9)}
+    if condition == "random":
+        nodes += [
+            make.make_node("RandomUniformLike", ["i"], ["number"], dtype=FLOAT),
+            make.make_node("Less", ["number", "bound"], ["random"]),
+        ]
+    if condition == "outside":
+        nodes += [make.make_node("Gather", ["pair", "i"], ["outside"])]
+    constants = {
+        "many": np.int64(3000),
+        "endless": np.int64(2**63 - 1),
+        "bound": np.float32(9),
+        "pair": np.array([True, True]),
+    }
     inputs = [("count", INT64, [])] if limit == "count" else []
     path = looped(
         tmp_path / "net.onnx", limit, nodes, inputs=inputs, condition=condition, constants=constants

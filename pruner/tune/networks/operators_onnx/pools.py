@@ -112,9 +112,9 @@ def _elements(
     before: Sequence[int],
     sizes: Sequence[int],
 ) -> NDArray[np.bool]:
-    """Return whether windows have an element of the tensor, not a pad, at a place.
+    """Return which windows have an element, not a pad, at a place.
 
-    ``begin``: the place in a window; the result is [1, 1, windows along each dimension].
+    ``begin``: the place in a window. The result is [1, 1, windows along each dimension].
     """
     along = []
     for first, stride, last, pad, size in zip(begin, strides, steps, before, sizes, strict=True):

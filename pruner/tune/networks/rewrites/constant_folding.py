@@ -98,7 +98,7 @@ def _without_copies(module: Any) -> Any:
 
 
 def _returned(relax: Any, main: Any) -> set[int]:
-    """Return the hashes of variables that are results, also under other names or in tuples."""
+    """Return hashes of variables that are results, also renamed or in tuples."""
     value_of = {hash(one.var): one.value for block in main.body.blocks for one in block.bindings}
     found, waiting = set[int](), [main.body.body]
     while waiting:

@@ -54,8 +54,9 @@ def _steps(model: Any, loop: Any) -> int | None:
         is_on, steps = bool(condition.item()), steps + 1
         if steps * max(len(body), 1) > MOST:
             # exporters write the largest number for a loop that has no limit
-            has_limit = most is not None and most.item() < np.iinfo(np.int64).max
-            count = f"up to {most.item()}" if has_limit else f"at least {steps}"
+            count = f"at least {steps}"
+            if most is not None and most.item() < np.iinfo(np.int64).max:
+                count = f"up to {most.item()}"
             raise PrunerError(
                 f"its Loop has {count} steps of {len(body)} operators, and at most {MOST} "
                 "operators can be unrolled; export it with fewer steps"

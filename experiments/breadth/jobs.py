@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
 import pruner
-from experiments.breadth.sources import make
+from experiments.breadth.sources import OF_IMAGES, make
 from pruner.errors import PrunerError
 from pruner.tune.deploy.build import compiled
 from pruner.tune.measure.numerics import relative_error
@@ -50,12 +50,14 @@ def attempt(
 
     With `draft` the library is `pruner.optimize`'s and is timed beside torch; else its programs
     have no schedules. ``error``: the largest difference of an output by its largest number.
-    ``reason``: the line that a user sees where there is no library.
+    ``reason``: the line that a user sees where there is no library. ``image``: the pixels per side
+    that a network of images got.
     """
     try:
         network, inputs = make(source, name, kernelbench, image)
     except PrunerError as error:
         return {"outcome": "not tried", "reason": str(error)}
+    size = {"image": int(inputs[0].shape[-1])} if source in OF_IMAGES else {}
     with torch.no_grad():
         wanted = [one.clone() for one in tensors_of(network(*copies(inputs)))]
     start_s = time.monotonic()
@@ -63,13 +65,14 @@ def attempt(
         built = (drafted if draft else unscheduled)(network, copies(inputs), folder)
         found = tensors_of(built(*copies(inputs)))
     except PrunerError as error:
-        return {"outcome": "refused", "reason": str(error), "seconds": time.monotonic() - start_s}
+        seconds = time.monotonic() - start_s
+        return {"outcome": "refused", "reason": str(error), "seconds": seconds} | size
     seconds = time.monotonic() - start_s
     pairs = [(a.numpy(), b.numpy()) for a, b in zip(found, wanted, strict=True)]
     error = max(relative_error(a, b) for a, b in pairs)
     # means of normalised values are nothing but rounding
     is_right = error < LARGEST_ERROR or all(np.allclose(a, b, 0, ROUNDING) for a, b in pairs)
-    row = {"outcome": "right" if is_right else "wrong", "seconds": seconds}
+    row = {"outcome": "right" if is_right else "wrong", "seconds": seconds} | size
     ways: dict[str, Call] = {}
     if draft:
         ways = {"drafted": built, "eager": network}

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.breadth.sources import names
+from experiments.breadth.sources import OF_IMAGES, names
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import run_script
@@ -67,6 +67,8 @@ def jobs(options: Options, worker: Worker) -> Iterator[Job]:
             if options.networks and not any(part in name for part in options.networks):
                 continue
             place = work / ("draft" if options.draft else "build") / source / name.replace("/", "-")
+            if options.image is not None and source in OF_IMAGES:
+                place /= f"image-{options.image}"
 
             def run(source: str = source, name: str = name, place: Path = place) -> dict[str, Any]:
                 place.mkdir(parents=True, exist_ok=True)
@@ -91,9 +93,9 @@ def run(options: Options) -> dict[str, Any]:
         if not found:
             raise PrunerError("no source is at hand: give kernelbench=DIR, or install torchvision")
         rows = list(track(results(found), "networks", len(found)))
+    rows = [{**row, "reason": row.get("reason") or ""} for row in rows]
+    write_table(Path(options.out) / "results.csv", rows)
     table = pd.DataFrame(rows)
-    table["reason"] = table.reason.fillna("") if "reason" in table else ""
-    write_table(Path(options.out) / "results.csv", table.to_dict("records"))
     counts = table.groupby(["source", "outcome"], sort=False).size().unstack(fill_value=0)
     say(markdown_table(["source", *counts], [[name, *row] for name, row in counts.iterrows()]))
     return {"tried": len(table), **table.outcome.value_counts().to_dict()}

@@ -24,6 +24,7 @@ Case = tuple[nn.Module, tuple[Any, ...]]
 
 DIVISORS = (32, 16, 8, 4, 2, 1)  # of KernelBench's sizes; a problem gets the first that runs
 LEAST_SCALED = 32  # smaller numbers are kernels, strides, groups and heads
+OF_IMAGES = ("torchvision", "timm")
 MOST_NUMBERS = {"level1": 2**23, "level2": 2**23, "level3": 2**28}  # in inputs and weights
 BATCH = 2  # where a problem runs with it
 

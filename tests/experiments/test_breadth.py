@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from experiments.breadth import jobs, sources
 from experiments.breadth import run as breadth
-from experiments.breadth import sources
 from experiments.breadth.sources import make, names
 from pruner.errors import PrunerError
 from pruner.processes import Reply
@@ -118,6 +118,24 @@ def test_images_are_smaller_where_a_network_takes_them(name, side, monkeypatch):
     )
     network, (x,) = make("timm", name, None, 16)
     assert (x.shape[-1], network.training) == (side, False)
+    monkeypatch.setattr(jobs, "unscheduled", lambda network, *_: network)
+    row = jobs.attempt("timm", name, None, 16, None, draft=False, with_compile=False)
+    assert (row["outcome"], row["image"]) == ("right", side)
+
+
+def test_a_network_is_tried_once_for_each_size_of_image(tmp_path, monkeypatch):
+    tried = []
+
+    def call(self, job, source, name, folder, image, *rest, timeout_s):
+        tried.append((source, image))
+        return Reply(value={"outcome": "right", "error": 1e-7})
+
+    monkeypatch.setattr("pruner.processes.Worker.call", call)
+    monkeypatch.setattr(breadth, "names", lambda source, _: [f"of_{source}"])
+    places = {"work": str(tmp_path), "out": str(tmp_path)}
+    for image in (None, 64, 64, None):
+        breadth.run(breadth.Options(sources=["timm", "transformers"], image=image, **places))
+    assert tried == [("timm", None), ("transformers", None), ("timm", 64)]
 
 
 # what an import of torchvision needs of its extension

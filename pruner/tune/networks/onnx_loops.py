@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 
 MOST = 4096  # operators in all steps of a loop: each takes time to import and to lower
+_RANDOM = (
+    *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
+    "RandomUniformLike",
+)
 
 
 def unroll(model: Any) -> bool:
@@ -48,9 +53,12 @@ def _steps(model: Any, loop: Any) -> int | None:
             return None
         is_on, steps = bool(condition.item()), steps + 1
         if steps * max(len(body), 1) > MOST:
-            count = steps if most is None else most.item()
+            # exporters write the largest number for a loop that has no limit
+            count = f"at least {steps}"
+            if most is not None and most.item() < np.iinfo(np.int64).max:
+                count = f"up to {most.item()}"
             raise PrunerError(
-                f"its Loop has up to {count} steps of {len(body)} operators, and at most {MOST} "
+                f"its Loop has {count} steps of {len(body)} operators, and at most {MOST} "
                 "operators can be unrolled; export it with fewer steps"
             )
     has_rows = len(body.outputs) > 1 + len(loop.inputs[2:])
@@ -97,13 +105,17 @@ class _Values:
         has_graph = any(
             one.type == self._ir.AttributeType.GRAPH for one in node.attributes.values()
         )
-        # without inputs: it may be random
-        if has_graph or not given or any(one is None for one in given.values()):
+        if node.op_type in _RANDOM or has_graph or not given:
+            return None
+        if any(one is None for one in given.values()):
             return None
         evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
         proto = self._ir.serde.serialize_node(node)
-        results = evaluator(proto, opsets=self._opsets).run(None, given)
-        return np.asarray(results[list(node.outputs).index(value)])
+        # of any kind: the evaluator lacks an operator, or the network's own step fails
+        with suppress(Exception):
+            results = evaluator(proto, opsets=self._opsets).run(None, given)
+            return np.asarray(results[list(node.outputs).index(value)])
+        return None
 
 
 class _Unrolled:

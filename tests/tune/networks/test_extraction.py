@@ -50,6 +50,24 @@ def test_no_call_is_left_that_changes_nothing(target):
     assert not any("broadcast" in task.name for task in tasks_of("linear_attention"))
 
 
+def test_a_copy_that_is_a_result_stays(target):
+    """Else the result would have the memory of the argument."""
+    from tvm import relax
+
+    from pruner.tune.networks.rewrites.constant_folding import fold_constants
+
+    x, builder = relax.Var("x", relax.TensorType((2, 3), "float32")), relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result, inside = (builder.emit(relax.op.reshape(x, (2, 3))) for _ in range(2))
+            pair = builder.emit(relax.Tuple([result, builder.emit(relax.op.exp(inside))]))
+            pair = builder.emit_output(pair)
+        builder.emit_func_output(pair)
+    text = fold_constants(builder.get()).script()
+    assert text.count("R.reshape(") == 1
+    assert "R.exp(x)" in text
+
+
 def test_a_norm_behind_a_bias_is_folded_unless_something_else_reads_the_sum(target):
     """Two of five norms go into convolutions; three stay products, no convolution is doubled."""
     text = fold_constants(imported("biased")).script()

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional
 
 from pruner.errors import PrunerError
 from pruner.tune.deploy.build import compiled
@@ -445,6 +447,39 @@ def test_places_of_maxima_are_those_of_onnxruntime(tmp_path):
 
 
 @pytest.mark.tvm
+def test_a_pad_is_never_the_place_of_a_maximum(tmp_path):
+    """The smallest numbers of types, and NaNs, whose places are those of torch."""
+    kinds = {"p": FLOAT, "q": onnx.TensorProto.UINT8, "r": onnx.TensorProto.INT8}
+    pool = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 1, 1, 0]}
+    nodes = [make.make_node("MaxPool", [f"x{k}"], [f"y{k}", f"i{k}"], **pool) for k in kinds]
+    inputs = [(f"x{k}", kind, [1, 2, 5, 6]) for k, kind in kinds.items()]
+    outputs = [
+        end for k, kind in kinds.items() for end in ((f"y{k}", kind, None), (f"i{k}", INT64, None))
+    ]
+    path = written(tmp_path / "net.onnx", nodes, inputs, outputs)
+    real = np.full([1, 2, 5, 6], -np.inf, np.float32)
+    real[0, 1] = np.random.default_rng(0).integers(-3, 3, (5, 6))
+    real[0, 1, [0, 1, 1, 4], [0, 2, 3, 5]] = np.nan
+    small = [np.zeros([1, 2, 5, 6], np.uint8), np.full([1, 2, 5, 6], -128, np.int8)]
+    small[1][0, 1, 2, 3] = 5
+    found = run(from_onnx(path, "net", NetworkOptions()), [real, *small])
+    for given, *mine in zip([real, *small], found[::2], found[1::2], strict=True):
+        x = torch.from_numpy(given).float()
+        best, place = functional.max_pool2d(x, (3, 2), (2, 1), (1, 1), return_indices=True)
+        place[:, 1] += 30  # torch counts in a channel
+        for one, other in zip(mine, (best, place), strict=True):
+            # torch has one more window, with a pad behind
+            np.testing.assert_array_equal(one, other[..., :6].numpy())
+
+
+@pytest.mark.tvm
+def test_negative_pads_of_pools_are_refused(tmp_path):
+    node = make.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], pads=[-1, 0])
+    path = written(tmp_path / "net.onnx", [node], [("x", FLOAT, [1, 1, 6])], [("y", FLOAT, None)])
+    assert "its pads are negative" in refused(path)
+
+
+@pytest.mark.tvm
 def test_maxima_go_back_to_their_places(tmp_path):
     """As SegNet does; against ONNX's own evaluator."""
     pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
@@ -545,6 +580,9 @@ def test_loops_of_a_constant_number_of_steps_are_unrolled(version, condition, st
     [
         ("count", "go", "TVM cannot import Loop; write"),
         ("rows", "small", "TVM cannot import Loop; write"),
+        ("rows", "random", "TVM cannot import .*Loop"),
+        ("many", "outside", "TVM cannot import Loop; write"),  # its third step has no number
+        ("endless", "go", r"its Loop has at least \d{4} steps of \d operators, and at most 4096"),
         (
             "many",
             "go",
@@ -562,7 +600,19 @@ def test_other_loops_are_refused(limit, condition, told, tmp_path):
             make.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
             make.make_node("Less", ["most", "bound"], ["small"]),
         ]
-    constants = {"many": np.int64(3000), "bound": np.float32(9)}
+    if condition == "random":
+        nodes += [
+            make.make_node("RandomUniformLike", ["i"], ["number"], dtype=FLOAT),
+            make.make_node("Less", ["number", "bound"], ["random"]),
+        ]
+    if condition == "outside":
+        nodes += [make.make_node("Gather", ["pair", "i"], ["outside"])]
+    constants = {
+        "many": np.int64(3000),
+        "endless": np.int64(2**63 - 1),
+        "bound": np.float32(9),
+        "pair": np.array([True, True]),
+    }
     inputs = [("count", INT64, [])] if limit == "count" else []
     path = looped(
         tmp_path / "net.onnx", limit, nodes, inputs=inputs, condition=condition, constants=constants

@@ -34,7 +34,7 @@ def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, corners: b
             torch.mul, [part if one else 1 - part for part, one in zip(parts, upper, strict=True)]
         )
         index = [first + one for first, one in zip(below, upper, strict=True)]
-        total = total + _voxels(x, index) * share.unsqueeze(1)
+        total = total + _voxels(x, index, share)
     return total
 
 
@@ -56,12 +56,18 @@ def _place(points: Tensor, size: int, padding: int, corners: bool) -> Tensor:
     return place.clamp(0, size - 1)
 
 
-def _voxels(x: Tensor, index: Sequence[Tensor]) -> Tensor:
-    """Gather voxels [batch, channel, ...] by whole numbers; outside they are 0."""
+def _voxels(x: Tensor, index: Sequence[Tensor], share: Tensor | None = None) -> Tensor:
+    """Gather voxels [batch, channel, ...] by whole numbers; outside they are 0.
+
+    ``share`` [batch, ...]: a factor of each; for infinite points it is NaN.
+    """
     sizes, flat = x.shape[2:], torch.zeros_like(index[0], dtype=torch.int64)
     are_inside = [(one >= 0) & (one < size) for one, size in zip(index, sizes, strict=True)]
+    inside = reduce(torch.logical_and, are_inside)
     for place, size in zip(index, sizes, strict=True):
-        flat = flat * size + place.clamp(0, size - 1).to(torch.int64)
+        flat = flat * size + torch.where(inside, place, 0).to(torch.int64)
     rows = flat.flatten(1).unsqueeze(1).expand(-1, x.shape[1], -1)
     found = x.flatten(2).gather(2, rows).unflatten(2, flat.shape[1:])
-    return torch.where(reduce(torch.logical_and, are_inside).unsqueeze(1), found, 0)
+    if share is not None:
+        found = found * share.unsqueeze(1)
+    return torch.where(inside.unsqueeze(1), found, 0)

@@ -5,13 +5,14 @@ TVM may have a window too few for such a padding, and it has no places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
 from itertools import product
 from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pruner.tune.networks.operators_onnx.products import padded
 from pruner.tune.networks.operators_onnx.recurrent import Emitter
@@ -21,6 +22,8 @@ from pruner.tune.tvm_import import load_tvm
 
 def _pool(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert a pool with ``auto_pad`` or with places, else nothing."""
+    if any(pad < 0 for pad in attrs.get("pads", [])):
+        raise ValueError("its pads are negative")
     fixed = _with_pads(shape_of(inputs[0])[2:], attrs)
     if name == "MaxPool" and attrs["tvm_custom"]["num_outputs"] == 2:
         return _with_places(front, inputs[0], fixed)
@@ -44,9 +47,10 @@ def _with_pads(sizes: list[int], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
 def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
     """Compute maxima and their places in the flattened tensor.
 
-    The elements of a window are compared one after the other, so the first of equals wins. The
-    place of the element k of a window is that of its first element and a number that depends on k
-    alone.
+    The elements of a window are compared one after the other, so the first of equals wins; of
+    NaNs, which win over numbers, the last wins, as in torch. A pad never wins over an element,
+    also not over the smallest number of its type. The place of the element k of a window is that
+    of its first element and a number that depends on k alone.
     """
     op, kernel = Emitter(front), attrs["kernel_shape"]
     outer, sizes, dims = shape_of(data)[:2], shape_of(data)[2:], len(kernel)
@@ -73,16 +77,25 @@ def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
     for dim in order:
         apart[dim], far = far, far * sizes[dim]
     best = place = None
+    has_any = np.zeros([1, 1, *(n + 1 for n in steps)], bool)  # whether a window had an element
     for offsets in product(*map(range, kernel)):
         begin = [o * d for o, d in zip(offsets, gaps, strict=True)]
         end = [b + n * s + 1 for b, n, s in zip(begin, steps, strides, strict=True)]
+        valid = _elements(begin, strides, steps, pads[:dims], sizes)
         value = op.strided_slice(image, axes, begin, end, list(strides))
         there = constant(sum(apart[dim] * begin[dim] for dim in range(dims)), "int64")
         if best is None:
             best, place = value, there  # of all windows
         else:
             wins = op.greater(value, best)
+            if is_float(data):
+                wins = op.logical_or(wins, op.isnan(value))
+            if not valid.all():
+                wins = op.logical_and(wins, constant(valid, "bool"))
+            if (valid & ~has_any).any():
+                wins = op.logical_or(wins, constant(valid & ~has_any, "bool"))
             best, place = op.where(wins, value, best), op.where(wins, there, place)
+        has_any |= valid
     first = np.arange(prod(outer)).reshape([*outer, *ones]) * prod(sizes)
     place = op.add(place, constant(first, "int64"))
     for dim, (n, s, before) in enumerate(zip(steps, strides, pads[:dims], strict=True)):
@@ -90,6 +103,24 @@ def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
         starts = ((np.arange(n + 1) * s - before) * apart[dim]).reshape([1, 1, *along])
         place = op.add(place, constant(starts, "int64"))
     return load_tvm().relax.Tuple([best, place])
+
+
+def _elements(
+    begin: Sequence[int],
+    strides: Sequence[int],
+    steps: Sequence[int],
+    before: Sequence[int],
+    sizes: Sequence[int],
+) -> NDArray[np.bool]:
+    """Return which windows have an element, not a pad, at a place.
+
+    ``begin``: the place in a window. The result is [1, 1, windows along each dimension].
+    """
+    along = []
+    for first, stride, last, pad, size in zip(begin, strides, steps, before, sizes, strict=True):
+        at = np.arange(last + 1) * stride + first - pad
+        along.append((at >= 0) & (at < size))
+    return np.asarray(reduce(np.logical_and.outer, along)[None, None])
 
 
 CONVERTERS = {name: partial(_pool, name) for name in ("AveragePool", "LpPool", "MaxPool")}

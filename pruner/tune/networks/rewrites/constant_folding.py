@@ -75,14 +75,14 @@ def _without_copies(module: Any) -> Any:
     also where their shapes are equal. It would be a copy when the network runs.
     """
     relax, equal, main = load_tvm().relax, load_tvm().ffi.structural_equal, module["main"]
-    returned = {hash(var) for var in relax.analysis.free_vars(main.body.body)}
+    returned = _returned(relax, main)
 
     def is_copy(binding: Any) -> bool:
         call = binding.value
         return (
             isinstance(binding, relax.VarBinding)
             and operator_name(call) in _COPIES
-            and hash(binding.var) not in returned  # no result is an argument itself
+            and hash(binding.var) not in returned  # no result has the memory of an argument
             and equal(call.ty, call.args[0].ty)
         )
 
@@ -95,6 +95,23 @@ def _without_copies(module: Any) -> Any:
         main, lambda bindings, _: [dropped.get(hash(one.var), one) for one in bindings]
     )
     return relax.transform.CanonicalizeBindings()(module)
+
+
+def _returned(relax: Any, main: Any) -> set[int]:
+    """Return hashes of variables that are results, also renamed or in tuples."""
+    value_of = {hash(one.var): one.value for block in main.body.blocks for one in block.bindings}
+    found, waiting = set[int](), [main.body.body]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, relax.Tuple):
+            waiting.extend(value.fields)
+        elif isinstance(value, relax.TupleGetItem):
+            waiting.append(value.tuple_value)  # and with it all its parts
+        elif isinstance(value, relax.Var) and hash(value) not in found:
+            found.add(hash(value))
+            if hash(value) in value_of:
+                waiting.append(value_of[hash(value)])
+    return found
 
 
 def _move_biases(relax: Any, main: Any) -> Any:

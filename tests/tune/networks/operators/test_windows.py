@@ -188,6 +188,22 @@ def test_voxels_at_points(mode, assert_same):
     assert_same(sampled, torch.randn(2, 3, 4, 5, 1), points, tolerance=1e-4)
 
 
+@WAYS
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_voxels_at_infinite_points(mode, assert_same):
+    """They are 0 without padding, or on the border."""
+
+    def sampled(x, points):
+        return [
+            functional.grid_sample(x, points, mode, padding, align_corners=False)
+            for padding in ("zeros", "border")
+        ]
+
+    points = torch.rand(1, 3, 4, 5, 3) * 2 - 1
+    points[0, 0, 0, 0, 0], points[0, 1, 2, 3, 1], points[0, 2] = torch.inf, -torch.inf, torch.inf
+    assert_same(sampled, torch.randn(1, 3, 4, 5, 2), points, tolerance=1e-4)
+
+
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float16, 2e-3), (torch.float64, 1e-12)])
 def test_images_of_other_types(kind, tolerance):
     assert_equal(

@@ -8,7 +8,7 @@ once: lowering a lowered module changes hashes, and every record is silently los
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -17,9 +17,13 @@ from typing import Any
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_gpu
 from pruner.tune.networks.lowered_parts import LoweredParts
-from pruner.tune.networks.rewrites.constant_folding import fold_constants, fold_views
+from pruner.tune.networks.rewrites.constant_folding import (
+    fold_constants,
+    fold_views,
+    without_copies,
+)
 from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
-from pruner.tune.networks.rewrites.operators import functions_of, operator_name, operators_of
+from pruner.tune.networks.rewrites.operators import functions_of, operator_name
 from pruner.tune.networks.rewrites.packing import pack_weights, pad_classifier, tensors_of
 from pruner.tune.networks.rewrites.precision import Precision, mixed
 from pruner.tune.networks.rewrites.signals import one_row
@@ -31,11 +35,6 @@ from pruner.tune.tvm_import import inside, load_tvm
 REDUCTION = 2  # IterVar.CommReduce
 _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
 _LOWERED = "pruner_lowered"  # attribute of a module; front ends make TIR functions of their own
-# operators that TVM's passes dispatch by the target
-_SAMPLED = "relax.multinomial_from_uniform"
-_SCANNED = (
-    "relax.argsort", "relax.bucketize", "relax.cumprod", "relax.cumsum", "relax.sort", "relax.topk"
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +87,10 @@ def lower(
     relax = load_tvm().relax
     if module.attrs is not None and _LOWERED in module.attrs:
         raise ValueError("this module is lowered already: it may be lowered once only")
-    passes, known = relax.transform, known or LoweredParts()
+    passes, backend, known = relax.transform, relax.backend, known or LoweredParts()
     steps = [
+        backend.DispatchSampling(),
+        backend.DispatchSortScan(),
         passes.DecomposeOpsForInference(),
         passes.CanonicalizeBindings(),
         known.legalize(),
@@ -105,22 +106,12 @@ def lower(
     with target:
         lowered = merged_sorts(pad_classifier(simple)) if on_cpu else simple
         lowered = fold_views(lowered)
-        for step in (*_dispatches(operators_of(lowered)), *steps):
+        for step in steps:
             lowered = _stepped(step, lowered)
         if on_cpu:
             lowered = pack_weights(lowered, known)
         simple = _simplified(lowered, known).with_attr(_LOWERED, True)
         return narrowed(simple, known) if is_gpu(target) else simple
-
-
-def _dispatches(called: Collection[str]) -> list[Any]:
-    """Return TVM's passes for operators that are called; they walk through Python."""
-    backend, found = load_tvm().relax.backend, list[Any]()
-    if _SAMPLED in called:  # a cumulative sum comes out of it
-        found.append(backend.DispatchSampling())
-    if not {_SAMPLED, *_SCANNED}.isdisjoint(called):
-        found.append(backend.DispatchSortScan())
-    return found
 
 
 def lower_somehow(
@@ -191,6 +182,7 @@ def _culprit(step: Any, module: Any) -> str:
 
 def formed(module: Any, form: NetworkFormat) -> Any:
     """Fold constants and apply the form, still in Relax's operators."""
+    module = without_copies(module)  # first: copies hide the patterns of all rewrites
     # before constants are folded: norms of signals are folded like norms of images
     module = fold_constants(one_row(without_clips(module, integers_only=True)))
     if form.channels_last:

@@ -2,8 +2,7 @@
 
 Relax's own ``FoldConstant`` compiles every constant expression with LLVM: 17 s for the batch
 normalisations of ResNet-50, and it cannot move a scale into the weights of a convolution at all.
-Calls that return their operand are dropped first: they would hide the patterns of the rewrites.
-Four rewrites follow, each of an inference-time expression of constants:
+Four rewrites, each of an inference-time expression of constants:
 
 * ``batch_norm(x + c, g, b, m, v)`` -> ``batch_norm(x, g, b, m - c, v)`` for a bias ``c`` along the
   channels, which convolutions have by default;
@@ -39,7 +38,7 @@ def fold_constants(module: Any) -> Any:
         (_NORM, _move_biases), (_NORM, _fold_into_convolutions), (_NORM, _fold_norms),
         (_TRANSPOSE, _fold_transposes),
     )  # fmt: skip
-    return _rewritten(relax, _without_copies(module), folds)
+    return _rewritten(relax, module, folds)
 
 
 def fold_transposes(module: Any) -> Any:
@@ -68,7 +67,7 @@ def _rewritten(relax: Any, module: Any, folds: Sequence[tuple[str, _Fold]]) -> A
     return relax.transform.DeadCodeElimination()(relax.transform.Normalize()(module))
 
 
-def _without_copies(module: Any) -> Any:
+def without_copies(module: Any) -> Any:
     """Drop calls that change neither shape nor type.
 
     torch writes a product of tensors with four dimensions with a ``broadcast_to`` of each operand,
@@ -169,11 +168,8 @@ def _fold_into_convolutions(relax: Any, main: Any) -> Any:
         scale, shift = _scale_and_shift(found, norm, found[normed])
         values = found[weight].value.numpy()
         axes = (slice(None), None, None, None) if is_plain else (None, slice(None), None, None)
-        # in double precision, part by part: a product of all weights at once would be large
-        folded = np.empty_like(values)
-        np.multiply(values, scale[axes], out=folded, casting="unsafe")
-        folded_weight = _constant(relax, folded, values.dtype)
-        scaled = relax.Call(conv.op, [found[data], folded_weight], conv.attrs)
+        folded = _constant(relax, values * scale[axes], values.dtype)
+        scaled = relax.Call(conv.op, [found[data], folded], conv.attrs)
         return relax.op.add(scaled, _along_channels(relax, shift, values.dtype))
 
     return dpl.rewrite_call(dpl.TupleGetItemPattern(normed, 0), rewrite, main)

@@ -108,8 +108,6 @@ class _Rows:
             how = (float(attrs.epsilon), bool(attrs.center), bool(attrs.scale))
             return relax.op.nn.group_norm(data, *value.args[1:], *norm, *how)
         same = isinstance(value.ty, relax.TensorType) and _shape(value) == _shape(known[0])
-        if same and name in ("relax.broadcast_to", "relax.reshape"):
-            return data  # the operand itself: its second argument is the shape of the signal
         tensors = all(isinstance(one.ty, relax.TensorType) for one in value.args)
         if same and tensors and (attrs is None or name in _ELEMENTWISE):
             return relax.Call(value.op, [self._image(one) for one in value.args], attrs)

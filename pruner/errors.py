@@ -8,6 +8,11 @@ class PrunerError(Exception):
     """A mistake in input or settings, in one line; never a bug here."""
 
 
+def lines_of(error: BaseException) -> list[str]:
+    """Return the lines of an error's text, never none."""
+    return str(error).strip().splitlines() or [repr(error)]
+
+
 class DataError(PrunerError):
     """A file or folder is missing, damaged or empty."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, lines_of
 from pruner.program.dag.operators import task_options as operators
 from pruner.tune.tvm_import import load_tvm, quick_stacks
 
@@ -151,7 +151,7 @@ def _run_file(path: Path) -> Any:
         with quick_stacks():
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # the user's file may raise anything
-        line = (str(error).strip().splitlines() or [repr(error)])[0]
+        line = lines_of(error)[0]
         line += _older(path.read_text(encoding="utf-8", errors="replace"))
         raise PrunerError(f"{path}: {type(error).__name__}: {line}") from error
     finally:

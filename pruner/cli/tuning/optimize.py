@@ -13,7 +13,7 @@ from pruner.cli.shared.output import quiet
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.tune import run
 from pruner.cli.tuning.network import run_label
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, lines_of
 from pruner.files import held
 from pruner.tune.deploy.built_files import DEPLOY_FILE, LIBRARY
 from pruner.tune.deploy.loaded import Network
@@ -142,7 +142,7 @@ def _exported(model: nn.Module, arguments: Arguments) -> Any:
     except PrunerError:
         raise
     except Exception as error:  # torch's own kinds of errors, and the module's
-        line = (str(error).strip().splitlines() or [repr(error)])[0]
+        line = lines_of(error)[0]
         raise PrunerError(
             f"torch.export does not take {type(model).__name__} ({type(error).__name__}: {line}); "
             "write branches that depend on values with torch.where, or give the part that is plain "

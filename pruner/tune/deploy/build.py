@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pruner.archives import write_arrays
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, lines_of
 from pruner.files import read_json, temporaries_in
 from pruner.processes import Worker, ask
 from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
@@ -190,7 +190,7 @@ def _reference_runner(source: NetworkSource, given: Mapping[str, Any]) -> tuple[
         except Exception as error:  # onnxruntime raises kinds of its own
             if not source.is_onnx and not isinstance(error, ImportError):
                 raise
-            reasons.append(_first_line(error))
+            reasons.append(lines_of(error)[0])
     return None, "; ".join(reasons)
 
 
@@ -216,7 +216,7 @@ def write_reference(
         save_outputs(runner, inputs, expected)
         reason = "" if _stays_finite(expected) else "more of its outputs are not finite"
     except Exception as error:  # of any kind: indices that must not be exchanged, for example
-        reason = _first_line(error)
+        reason = lines_of(error)[0]
     if source.is_onnx and kind == "signed" and not _has_numbers(expected):
         return write_reference(source, folder, threads, "positive")
     if not reason:
@@ -241,10 +241,6 @@ def _stays_finite(expected: Path) -> bool:
         count = {name: int((~np.isfinite(found[name])).sum()) for name in found.files}
     firsts = (name for name in count if name.startswith("arr_"))
     return all(count[name.replace("arr", "again")] <= count[name] for name in firsts)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [repr(error)])[0]
 
 
 def scales_of(source: NetworkSource, inputs: Path) -> list[float]:
@@ -326,5 +322,4 @@ class SecondHalf:
 
 
 def _not_built(error: Exception) -> PrunerError:
-    lines = str(error).strip().splitlines() or [repr(error)]
-    return PrunerError(f"the network could not be built: {lines[-1]}")
+    return PrunerError(f"the network could not be built: {lines_of(error)[-1]}")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pruner.arrays import Decisions
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, lines_of
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import silent
 from pruner.search.explorer import ExplorerSettings, Memoised, explore
@@ -262,5 +262,5 @@ def _build_error(schedule: Any, target: Any) -> str | None:
     try:
         compiled(schedule.mod, target)
     except Exception as error:  # compilers raise kinds of their own
-        return (str(error).strip().splitlines() or [repr(error)])[-1]
+        return lines_of(error)[-1]
     return None

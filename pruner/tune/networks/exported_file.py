@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, lines_of
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.plain import Arguments
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
@@ -48,7 +48,7 @@ def opened(path: Path, network: str, options: NetworkOptions) -> Any:
     except OSError:
         raise
     except Exception as error:  # torch raises kinds of its own
-        line = next(iter(reasons.lines), _first_line(error))
+        line = next(iter(reasons.lines), lines_of(error)[0])
         raise PrunerError(
             f"network={network}: torch.export.load cannot read it ({line}); a FILE.pt2 is written "
             "by torch.export.save(torch.export.export(module.eval(), inputs), file)"
@@ -102,7 +102,7 @@ class _Reasons(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Keep the first line of an error."""
         if record.exc_info and record.exc_info[1] is not None:
-            self.lines.append(_first_line(record.exc_info[1]))
+            self.lines.append(lines_of(record.exc_info[1])[0])
 
     @contextmanager
     def kept(self) -> Iterator[None]:
@@ -110,10 +110,6 @@ class _Reasons(logging.Handler):
         own = logging.getLogger("torch.export")
         with replaced(own, "propagate", False), replaced(own, "handlers", [self]):
             yield
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [repr(error)])[0]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pruner.errors import MissingExtra, PrunerError
+from pruner.errors import MissingExtra, PrunerError, lines_of
 from pruner.tune.measure.numerics import Kind
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.onnx_loops import unroll
@@ -149,7 +149,7 @@ def _modern(proto: Any) -> Any:
     try:
         proto = onnx.version_converter.convert_version(proto, _OLDEST)
     except Exception as error:  # of C++, of kinds of its own
-        line = (str(error).strip().splitlines() or [repr(error)])[-1]
+        line = lines_of(error)[-1]
         raise PrunerError(
             f"its operators are too old, and onnx cannot convert them to version {_OLDEST}: {line}"
         ) from error
@@ -342,7 +342,7 @@ def _converted(model: Any) -> Any:
             except PrunerError:
                 raise
             except Exception as error:  # TVM raises kinds of its own
-                line = (str(error).strip().splitlines() or [repr(error)])[0]
+                line = lines_of(error)[0]
                 raise PrunerError(
                     f"TVM cannot import this {op_name}: {line}; {_WAY_ROUND}"
                 ) from error

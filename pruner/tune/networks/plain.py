@@ -12,6 +12,7 @@ import importlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from pruner.errors import PrunerError
@@ -34,7 +35,7 @@ def arguments_of(given: Any) -> Arguments:
 def tensors_of(values: Any) -> list[Tensor]:
     """List the tensors of nested arguments or results, in order."""
     torch, found = importlib.import_module("torch"), list[Any]()
-    for leaf in _tree().tree_leaves(values):
+    for leaf in pytree().tree_leaves(values):
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)
         elif not _is_constant(leaf):
@@ -61,14 +62,14 @@ def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
         # a copy of an object in which other tensors take the places of its own
         with tensors_shared():
             made = copy.deepcopy(leaf, _Instead(before, after))
-        if not all(map(_is_same, tensors_of(made), after)):
+        if not all(map(is_, tensors_of(made), after)):
             raise PrunerError(
                 f"the tensors of a {type(leaf).__name__} among the inputs cannot be replaced: give "
                 "them in tuples, lists and dicts, and make the object in forward"
             )
         return made
 
-    found: Arguments = _tree().tree_map(filled, arguments)
+    found: Arguments = pytree().tree_map(filled, arguments)
     return found
 
 
@@ -123,7 +124,7 @@ def _parts(value: Any) -> Mapping[Any, Any] | Sequence[Any] | None:
         return dict(value)
     if isinstance(value, list | tuple):
         return value
-    registered = _tree().SUPPORTED_NODES.get(type(value))
+    registered = pytree().SUPPORTED_NODES.get(type(value))
     if registered is not None:
         children, context = registered.flatten_fn(value)
         children = tuple(children)
@@ -184,12 +185,12 @@ def _apart(arguments: Arguments) -> Arguments:
         seen.add(id(leaf))
         return leaf if is_new else leaf.clone()
 
-    found: Arguments = _tree().tree_map(own, arguments)
+    found: Arguments = pytree().tree_map(own, arguments)
     return found
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping) and type(value) in _tree().SUPPORTED_NODES:
+    if isinstance(value, Mapping) and type(value) in pytree().SUPPORTED_NODES:
         return all(map(_is_plain, value.values()))
     # a list of another class is no container of torch.export
     is_named = isinstance(value, tuple) and hasattr(value, "_fields")
@@ -229,9 +230,6 @@ def _is_array(value: Any) -> bool:
     return hasattr(value, "__array__")
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    return one is other
-
-
-def _tree() -> Any:
+def pytree() -> Any:
+    """Return torch's module of nested containers; torch takes seconds to import."""
     return importlib.import_module("torch.utils._pytree")

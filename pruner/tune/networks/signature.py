@@ -25,6 +25,7 @@ from pruner.tune.networks.plain import (
     Arguments,
     names_in,
     plain_module,
+    pytree,
     tensors_of,
     with_tensors,
 )
@@ -134,9 +135,9 @@ def last_scales(module: nn.Module, arguments: Arguments) -> list[float]:
     with torch.no_grad():
         graph = _export(module, arguments).run_decompositions().module()
         # the inputs are flat already, and the outputs are not looked at
-        Scales(graph).run(*_tree().tree_leaves(arguments), enable_io_processing=False)
+        Scales(graph).run(*pytree().tree_leaves(arguments), enable_io_processing=False)
     scales = []
-    for output in _tree().tree_leaves(graph.graph.output_node().args):
+    for output in pytree().tree_leaves(graph.graph.output_node().args):
         if output not in tensors:  # a constant
             continue
         node, read = output, [one for one in _whole(output).all_input_nodes if one in found]
@@ -274,7 +275,3 @@ def precision(types: Iterable[str]) -> str:
 
 
 _PRECISIONS = ("float16", "float32", "float64")
-
-
-def _tree() -> Any:
-    return importlib.import_module("torch.utils._pytree")

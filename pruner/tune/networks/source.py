@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import pruner
-from pruner.errors import MissingExtra, PrunerError
+from pruner.errors import MissingExtra, PrunerError, lines_of
 from pruner.tune.measure.numerics import Kind
 from pruner.tune.networks import host_memory
 from pruner.tune.networks.exported_file import opened
@@ -264,7 +264,7 @@ def _in_one_line(name: str) -> Iterator[None]:
         other = "" if str(error.filename) in ("None", name) else f"{error.filename}: "
         raise PrunerError(f"network={name}: {other}no such file{_place(error)}") from error
     except (Exception, SystemExit) as error:  # kinds of exporters, front ends and the user's code
-        line = (str(error).strip().splitlines() or [repr(error)])[0]
+        line = lines_of(error)[0]
         message = _unknown_operators(line) or _failed_export(error, line)
         raise PrunerError(f"network={name}: {message}") from error
 

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, lines_of
 from pruner.tune.networks.operators.apart import decomposed_apart
 from pruner.tune.networks.operators.called_functions import recorded
 from pruner.tune.networks.operators.complex_numbers import (
@@ -200,7 +200,7 @@ def _checked(name: str, convert: Converter) -> Converter:
         try:
             made, value = convert(node, importer), node.meta.get("val")
         except Exception as error:  # TVM raises kinds of its own
-            line = (str(error).strip().splitlines() or [repr(error)])[0]
+            line = lines_of(error)[0]
             raise PrunerError(
                 f"TVM cannot import this {name}: {line}; write that part with other operators, or "
                 "leave it out of the network"

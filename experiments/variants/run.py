@@ -1,7 +1,7 @@
 """Tune networks with and without algebraic variants, in equal time.
 
-    python -m experiments.variants.run                   five graphs, one seed: 13 minutes
-    python -m experiments.variants.run seeds=[1,2,3]     the spread: 40 minutes
+    python -m experiments.variants.run                   five graphs, one seed: 15 to 20 minutes
+    python -m experiments.variants.run seeds=[1,2,3]     the spread: an hour
     python -m experiments.variants.run networks=[resnet18,bert_tiny,low_rank,projections]
 
 A cell is one network and seed: two calls of ``tune.py``, one of them with ``variants=true``, with

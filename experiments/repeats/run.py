@@ -43,7 +43,6 @@ from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings
 from pruner.tune.phases import Phases
 from pruner.tune.run.database import Database
 from pruner.tune.run.finalists import (
-    NEAR,
     best_module,
     chosen_trials,
     paired_medians,
@@ -58,6 +57,7 @@ SETS = {"bundled": 0.02, "h200": 0.005, "opencl-pocl": 0.02}  # least seconds of
 RUNS, RUNS_REPEAT_S = "runs", 0.03
 FACTORS = (1.0, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0)
 TRIALS, ORDERS, FINALISTS = 64, 200, 4
+NEAR = 1.05  # times the best latency, of finalists
 RACE_TURNS = 30
 EACH, ROUNDS = 1, 16  # trials after which the best known latency is renewed
 CHOOSE, JUDGE = "choose", "judge"

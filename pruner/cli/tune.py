@@ -67,11 +67,6 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
             f"objective={config.objective}: a network is tuned for latency; leave it out, or name "
             "an operator (workload=) without variants=true"
         )
-    if config.network is not None and config.measure.finalists:
-        raise PrunerError(
-            f"measure.finalists={config.measure.finalists}: networks have no finalists; leave it "
-            "out, or name an operator (workload=) without variants=true"
-        )
     if config.network is not None and config.list:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:
@@ -90,6 +85,11 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
                 raise PrunerError(
                     f"{name}={config[name]}: effort=draft measures and learns nothing; leave it out"
                 )
+        if config.measure.finalists:
+            raise PrunerError(
+                f"measure.finalists={config.measure.finalists}: effort=draft measures nothing; "
+                "leave it out"
+            )
         return draft_run(config, export_operator(config, folder) if is_operator else folder)
     if not effort.measures:
         raise PrunerError("effort=draft drafts the tasks of a network: add network=NAME")

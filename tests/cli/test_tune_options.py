@@ -193,6 +193,27 @@ def test_a_network_is_tuned_a_batch_ahead_where_the_search_can(policy, lag):
     assert found.measure.lag == lag
 
 
+@pytest.mark.parametrize(
+    ("words", "finalists"),
+    [
+        (["network=dcgan"], 6),
+        (["network=dcgan", "policy=metaschedule"], 6),
+        (["network=dcgan", "measure.finalists=3"], 3),
+        (["network=dcgan", "measure.finalists=0"], 0),
+        (["network=dcgan", "compile_only=true"], 0),
+        (["network=dcgan", "platform=a100", "compile_only=true"], 0),
+        (["network=dcgan", "runner=rpc", "runner.key=board"], 0),
+        (["network=dcgan", "objective=energy"], 0),
+        ([], 0),
+        (["measure.finalists=4"], 4),
+    ],
+)
+def test_the_best_programs_of_a_network_on_this_cpu_are_timed_again(words, finalists, monkeypatch):
+    seen = {"seconds": 0.1, "servers": 1}
+    monkeypatch.setattr("pruner.cli.tuning.platform.check_health", lambda *_: seen)
+    assert plan(*words).measure.finalists == finalists
+
+
 def test_the_draft_counts_the_cores_of_the_target():
     found = plan("platform=cpu-avx2", "target={kind:llvm,mcpu:haswell,num-cores:7}")
     assert found.analyzer.device.num_cores == 7
@@ -224,8 +245,10 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["policy=ansor", "policy.first=lm"], "this policy has no draft"),
         (["network=dcgan", "objective=edp"], "objective=edp: a network is tuned for latency"),
         (["network=dcgan", "objective=[latency]", "effort=draft", "warm_start=[a]"], "learns"),
-        (["network=dcgan", "measure.finalists=4"], "measure.finalists=4: networks have no finali"),
-        (["variants=true", "measure.finalists=4"], "out, or name an operator (workload=) without"),
+        (
+            ["measure.finalists=-1"],
+            "it must be a whole number, 0 or more, or null",
+        ),
         (["variants=true", "policy=ansor_tvm"], "variants=true: Ansor tunes no networks; leave"),
         (["variants=true", "platform=opencl"], "not built for OpenCL yet; leave it out"),
         (["variants=true", "effort=draft", "target={kind:cuda}"], "kind cuda does not fit"),
@@ -236,7 +259,7 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["variants=true", "workload.m=0"], "workload.m=0: matmul needs a whole number"),
         (["variants=true", "list=true"], "add network=NAME"),
         (["variants=true", "checkpoint=absent"], "absent"),
-        (["network=dcgan", "effort=draft", "measure.finalists=4"], "networks have no finalists"),
+        (["network=dcgan", "effort=draft", "measure.finalists=4"], "effort=draft measures nothing"),
         (["objective=[size,latency]"], "it must be latency, energy, edp, [latency,size] or"),
         (["objective=size"], "it must be latency, energy, edp, [latency,size] or"),
     ],

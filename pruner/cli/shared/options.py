@@ -77,6 +77,7 @@ def _name(value: Any) -> bool:
 
 
 COUNT = Rule(_whole(0), "a whole number, 0 or more")
+COUNT_OR_NULL = Rule(_optional(_whole(0)), "a whole number, 0 or more, or null")
 POSITIVE = Rule(_whole(1), "a whole number, 1 or more")
 POSITIVE_OR_NULL = Rule(_optional(_whole(1)), "a whole number, 1 or more, or null")
 SIZE = Rule(
@@ -133,7 +134,8 @@ _SHARED: Sequence[tuple[Rule, str]] = (
     (TRUE_OR_FALSE,
      "train_failures policy.draft_leads policy.verify_only_draft verify compile_only "
      "measure.flush_cache measure.check inputs.relative features.psa check setup"),
-    (COUNT, "trainer.max_epochs measure.min_repeat_ms measure.finalists"),
+    (COUNT, "trainer.max_epochs measure.min_repeat_ms"),
+    (COUNT_OR_NULL, "effort.patience measure.finalists"),
     (POSITIVE_NUMBER,
      "optimizer.lr budget.spread measure.build_timeout_s measure.run_timeout_s "
      "measure.reference_timeout_s measure.memory_gib runner.health_timeout_s loss.weight"),
@@ -184,7 +186,6 @@ RULES: dict[str, Rule] = {
         _list_of(lambda x: x == "all" or _whole(0)(x)),
         "a list of whole numbers, 0 or more, and all",
     ),
-    "effort.patience": Rule(_optional(_whole(0)), "a whole number, 0 or more, or null"),
     "measure.device": Rule(
         lambda v: TEXT.accepts(v) or (type(v) is int and v >= 0),
         "a device's number, or words of its name",

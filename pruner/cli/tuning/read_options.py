@@ -21,13 +21,14 @@ from pruner.search.gradient import NO_ANALYZER, DescentSettings
 from pruner.search.objectives import Objective
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import Timing
-from pruner.tune.measure.measurer import MeasureSettings
+from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import TuneOptions
 from pruner.tune.run.verifier import verifier
 
+FINALISTS = 6  # of a task of a network on this machine's CPU
 TIMING = ("number", "repeats", "cv_limit", "stop_above", "min_repeat_ms", "flush_cache")
 
 
@@ -62,7 +63,7 @@ def tune_options(config: DictConfig) -> TuneOptions:
         num_reference=16 if network else 64,
         refit=config.refit,
         kernels=not network,
-        measure=_measure_settings(config, objective, own_search=isinstance(policy, MetaSchedule)),
+        measure=_measure_settings(config, platform, objective, policy),
         analyzer=analyzer,
         make_model=make_model,
         order=config.task_order,
@@ -77,17 +78,21 @@ def tune_options(config: DictConfig) -> TuneOptions:
 
 
 def _measure_settings(
-    config: DictConfig, objective: Objective, *, own_search: bool
+    config: DictConfig, platform: Platform, objective: Objective, policy: object
 ) -> MeasureSettings:
-    """Convert ``measure``; `own_search`: the policy is another tuner's search."""
+    """Convert ``measure``; some of its defaults depend on the other options."""
     options, network = plain(config.measure), config.network is not None
     for name in ("device", "devices"):  # parts of the platform
         options.pop(name, None)
     timing = Timing(**{k: options.pop(k) for k in TIMING})
-    if network and options["lag"] is None and not own_search:
+    if network and options["lag"] is None and not isinstance(policy, MetaSchedule):
         options["lag"] = 1  # programs of a task are chosen while those of another are built
     if options["baseline"] is None:
         options["baseline"] = not network  # a minute of unscheduled loops, of no use for networks
+    if options["finalists"] is None:
+        is_local_cpu = platform.device == "cpu" and platform.shares_cpu
+        times = network and is_local_cpu and objective.is_latency and not config.compile_only
+        options["finalists"] = FINALISTS if times else 0
     if options["finalists"] and not objective.is_latency:
         raise PrunerError(
             f"measure.finalists={options['finalists']} looks for the fastest program; leave it out "

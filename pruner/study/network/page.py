@@ -88,6 +88,12 @@ def _sum(run: NetworkRun) -> Iterator[str]:
         f"the sum of all their calls is {_ms(run.estimate_s)}. With the first program of each it "
         f"was {_ms(run.first_s)}: {run.first_s / run.estimate_s:.3g} times as long."
     )
+    timed = sum(task.in_turns for task in run.tasks)
+    if timed:
+        yield (
+            f"Of {timed} tasks the best programs were timed again, in turns, and the fastest is in "
+            "the network: its latency is the median of these turns."
+        )
     rest_s = run.ours["median_s"] - run.estimate_s if run.ours else 0.0
     if rest_s > 0:
         whole = rest_s / run.ours["median_s"]

@@ -33,6 +33,7 @@ class TaskLine:
     draft's favourite where the run drafted before it measured; ``bound_s`` of the roofline: its
     arithmetic at the peak rate, or its buffers once through memory, whichever is longer.
     ``forecast_s``: low, median and high of the best program's forecast, empty without it.
+    ``in_turns``: the best program is the fastest of the finalists.
     """
 
     name: str
@@ -47,6 +48,7 @@ class TaskLine:
     forecast_s: Sequence[float] = ()
     trials: int = 0
     failures: int = 0
+    in_turns: bool = False
 
     @property
     def tuned(self) -> bool:
@@ -138,6 +140,7 @@ def read_network_run(folder: Path) -> NetworkRun:
                     forecast_s=found.get("forecast_s") or (),
                     trials=found.get("trials", 0),
                     failures=sum(found.get("failures", {}).values()),
+                    in_turns=found.get("finalists") is not None,
                 )
             )
     weights = {task.name: task.weight for task in tasks if task.tuned}

@@ -89,14 +89,13 @@ def deploy_faster(
     if len(places) < 2 or cannot_run(platform) is not None:
         return deploy_network(folder, platform, analyzer, database=database, log=log, **how)
     built: dict[str, Deployed] = {}
+    how |= {"database": database or folder, "run": folder, "log": log}  # of both forms
     failures = []
     for name, place in places.items():
         log(f"the form {name}:")
         try:
             with deploying(place):
-                built[name] = deploy_network(
-                    place, platform, analyzer, database=database or folder, log=log, **how
-                )
+                built[name] = deploy_network(place, platform, analyzer, **how)
         except PrunerError as error:
             log(f"{name}: {error}")
             failures.append(error)

@@ -1,5 +1,6 @@
 """Deploy the tuned network of a run folder: draft, build, check, time."""
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -37,9 +38,11 @@ from pruner.tune.networks.request import LOWERED, REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.phases import Stopwatch
 from pruner.tune.pools.conditions import about_machine
-from pruner.tune.run.database import same_target
+from pruner.tune.run.database import Database, same_target
+from pruner.tune.run.finalists import chosen_trials, copy_chosen
+from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 
-MEASURED, DRAFTED = "measured", "drafted"
+CHOSEN, MEASURED, DRAFTED = "chosen", "measured", "drafted"
 
 _LOADER = '''"""Run the tuned network with TVM; pip install apache-tvm numpy."""
 import os{alone}
@@ -122,6 +125,7 @@ def deploy_network(
     analyzer: Analyzer | None,
     *,
     database: Path | None = None,
+    run: Path | None = None,
     draft: bool = True,
     seed: int = 0,
     worker: Worker | None = None,
@@ -134,9 +138,9 @@ def deploy_network(
     compared; a wrong one stays in ``deploy/`` alone, and then the earlier one is removed, too: its
     numbers would be taken for those of the new library.
 
-    `database`: TVM's records, by default in the folder itself. ``draft=False``: tasks without
-    records get no schedule (TVM's rules on GPUs). `worker`: see
-    :func:`pruner.tune.deploy.build.network_worker`. `settings`: how long the library is timed.
+    `database`: TVM's records, `run`: the run that has the finalists, both by default the folder
+    itself. ``draft=False``: tasks without records get no schedule (TVM's rules on GPUs). `worker`:
+    see :func:`pruner.tune.deploy.build.network_worker`. `settings`: how long the library is timed.
     Raises `PrunerError`: not the folder of a network, nothing to apply, records of another target,
     a network that changed since, or outputs that are wrong.
     """
@@ -152,6 +156,8 @@ def deploy_network(
     log(f"{len(measured)} of {len(tasks)} tasks have measured programs")
     # the order of sources is their precedence: measured before drafted
     sources = {MEASURED: database.resolve()} if measured else {}
+    if measured and _copied(run or folder, database, tasks, request, folder / WORK / CHOSEN):
+        sources = {CHOSEN: folder / WORK / CHOSEN, **sources}
     if draft:
         rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
         sources[DRAFTED] = folder / draft_network.FOLDER
@@ -200,6 +206,18 @@ def _opened(folder: Path, platform: Platform) -> tuple[list[NetworkTask], Networ
     return tasks, request
 
 
+def _copied(
+    run: Path, database: Path, tasks: Sequence[NetworkTask], request: NetworkRequest, place: Path
+) -> bool:
+    """Copy the records of a run's finalists to `place`; False if it has none."""
+    shutil.rmtree(place, ignore_errors=True)  # of an earlier deployment
+    chosen = chosen_trials(run, read_trials(run / JOURNAL_FILE))
+    if not chosen:
+        return False
+    modules, target = {task.name: task.module for task in tasks}, request.tvm_target()
+    return bool(copy_chosen(chosen, Database.read(database), modules, target, place))
+
+
 def _summary(
     folder: Path,
     request: NetworkRequest,
@@ -210,7 +228,7 @@ def _summary(
     watch: Stopwatch,
 ) -> Deployed:
     """Count the schedules of a built network, unless records were lost."""
-    applied = built.applied.by_source.get(MEASURED, 0)
+    applied = sum(built.applied.by_source.get(name, 0) for name in (CHOSEN, MEASURED))
     if applied != len(measured):
         raise PrunerError(
             f"{folder}: {applied} tasks got their records, {len(measured)} have some; the network "

@@ -436,28 +436,38 @@ class DeviceMeasurer:
         check: Check | None,
         turns: int,
         stopped: Callable[[], bool] = never,
+        is_late: Callable[[], bool] = never,
     ) -> list[Outcome]:
         """Time scheduled modules in turns, so that disturbances affect all alike.
 
         ``costs_s`` has a repeat for each of the `turns`; a program that fails has none. With
-        `check` the results of all are compared. The list is empty once `stopped` returns True.
+        `check` the results of all are compared. The list is empty once `stopped` returns True. Once
+        `is_late` does, only the complete turns count; without any the list is empty, too.
         """
+
+        def ended() -> bool:
+            return stopped() or is_late()
+
         jobs = [self._begin(module, arguments, run=False) for module in modules]
         with self._phases.time("build"):
             for job in jobs:
-                wait_for(job.built, stopped)
+                wait_for(job.built, ended)
         if self.exclusive:
-            self._wait_for_references(stopped)
-        outcomes = [] if stopped() else self._in_turns(jobs, check, turns, stopped)
+            self._wait_for_references(ended)
+        outcomes = [] if ended() else self._in_turns(jobs, turns, ended)
+        if check is not None and not stopped():
+            outcomes = [
+                outcome if outcome.error is not None else self._checked(job, outcome, check)
+                for job, outcome in zip(jobs, outcomes, strict=False)
+            ]
         self.cancel(jobs)
         for job in jobs:
             Path(job.path).unlink(missing_ok=True)
         # a signal to the process group may have ended a program, too
         return [] if stopped() else outcomes
 
-    def _in_turns(
-        self, jobs: list[_Job], check: Check | None, turns: int, stopped: Callable[[], bool]
-    ) -> list[Outcome]:
+    def _in_turns(self, jobs: list[_Job], turns: int, ended: Callable[[], bool]) -> list[Outcome]:
+        """Time built programs; the turns that were complete before the end, if any."""
         failed = [job.built.result().error is not None for job in jobs]
         once = replace(self._settings.timing, repeats=1, cv_limit=None, stop_above=None)
         costs_s: list[list[float]] = [[] for _ in jobs]
@@ -465,20 +475,17 @@ class DeviceMeasurer:
             for turn in range(turns):
                 # another program begins each turn, so that no program is always the first
                 for number in np.roll(np.arange(len(jobs)), -turn):
-                    if failed[number] or stopped():
+                    if failed[number] or ended():
                         continue
                     reply = self._timed(jobs[number].path, jobs[number].arguments, once)
                     failed[number] = reply.error is not None or not are_timings(reply.value)
                     costs_s[number] += [] if failed[number] else reply.value
-        outcomes = [
-            Outcome(error="run_error") if bad else Outcome(costs_s=tuple(costs))
-            for bad, costs in zip(failed, costs_s, strict=True)
-        ]
-        if check is None or stopped():
-            return outcomes
+        found = list(zip(failed, costs_s, strict=True))
+        complete = min((len(costs) for bad, costs in found if not bad), default=turns)
         return [
-            outcome if outcome.error is not None else self._checked(job, outcome, check)
-            for job, outcome in zip(jobs, outcomes, strict=True)
+            Outcome(error="run_error") if bad else Outcome(costs_s=tuple(costs[:complete]))
+            for bad, costs in found
+            if complete
         ]
 
     def export(self, module: Any, path: Path) -> str | None:

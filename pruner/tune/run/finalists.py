@@ -6,8 +6,10 @@ journal and TVM's database stay as the search wrote them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +17,19 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.files import as_written, read_json, read_table, write_json
+from pruner.search.task_order import Estimate
+from pruner.tune.measure.measurer import Outcome, never
 from pruner.tune.run.database import Database, measured_s, records_of
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 if TYPE_CHECKING:
-    from pruner.tune.measure.measurer import Outcome
     from pruner.tune.run.setup import LiveTask
     from pruner.tune.run.tune_options import RunContext
 
 FINALISTS_FILE, ENERGY_FILE = "finalists.json", "energy.csv"
-NEAR = 1.05  # times the best latency; experiments/repeats
-TURNS = 10
+NEAR = 1.35  # times the best latency
+TURNS, FEWEST_TURNS = 10, 3
+_SHARE, _LEAST_S = 0.15, 10.0  # of the seconds before, or so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,13 @@ class Finalists:
         """Median seconds of the winner."""
         return float(np.median(self.costs_s[self.place]))
 
+    @property
+    def search_s(self) -> float | None:
+        """Median seconds of the best program of the search, None if it failed."""
+        if self.tried[0] not in self.trials:
+            return None
+        return float(np.median(self.costs_s[self.trials.index(self.tried[0])]))
+
     def row(self) -> dict[str, Any]:
         """Return the numbers for the last line."""
         return {"trial": self.trial, "best_of_search": self.tried[0], "timed": len(self.trials)}
@@ -83,46 +94,86 @@ def ranked(trials: Sequence[Trial], task: str) -> list[Trial]:
 
 
 def near_best(ran: Sequence[Trial], most: int) -> list[Trial]:
-    """Cut `ranked` programs to at most `most` within 5 % of the best."""
+    """Cut `ranked` programs to at most `most` whose latency is near the best."""
     return [trial for trial in ran[:most] if trial.latency_s <= NEAR * ran[0].latency_s]
 
 
-def retime(tasks: Sequence[LiveTask], context: RunContext, most: int) -> None:
+def retime(
+    tasks: Sequence[LiveTask], context: RunContext, most: int, limit_s: float | None = None
+) -> None:
     """Time the best programs of every task in turns; write ``finalists.json``.
 
-    Programs that an earlier start timed are not timed again. A task has no finalists if an earlier
-    run, or the function without schedule, has its best latency. If the run was asked to end, tasks
-    that are not timed yet get no entry: the next start times them.
+    The tasks with the largest share of the time come first. The turns end after 15 % of the run's
+    seconds so far (or ten seconds), at `limit_s` of the run at the latest. Programs that an earlier
+    start timed are not timed again. A task has no finalists if an earlier run, or the function
+    without schedule, has its best latency. If the run was asked to end, tasks that are not timed
+    yet get no entry: the next start times them.
     """
-    rows = read_trials(context.folder / JOURNAL_FILE)
-    known, found = read_finalists(context.folder), dict[str, Finalists]()
-    for task in tasks:
-        name = task.workload.name
-        near = near_best(ranked(rows, name), most)
-        if len(near) < 2 or task.unscheduled is not None:
+    rows, found = read_trials(context.folder / JOURNAL_FILE), read_finalists(context.folder)
+    begun_s, earlier, timed = context.phases.elapsed_s, bool(found), list[str]()
+    until_s = begun_s + max(_LEAST_S, _SHARE * begun_s)
+    is_late = partial(context.is_over, until_s if limit_s is None else min(until_s, limit_s))
+    for task in sorted(tasks, key=lambda one: -one.weight * one.current_best_s):
+        name = task.name
+        near, old = near_best(ranked(rows, name), most), found.pop(name, None)
+        is_ours = near and near[0].latency_s <= task.current_best_s and task.unscheduled is None
+        if len(near) < 2 or not is_ours:
             continue
-        if near[0].latency_s > task.current_best_s:
-            continue
-        if name in known and list(known[name].tried) == [trial.trial for trial in near]:
-            found[name] = known[name]
-        elif (timed := _timed(task, near, context)) is not None:
-            found[name] = timed
-            context.log(f"{name}: {timed.line()}")
-    if found or known:
-        content = {name: asdict(finalists) for name, finalists in found.items()}
-        write_json(context.folder / FINALISTS_FILE, content, indent=1)
+        if old is not None and list(old.tried) == [trial.trial for trial in near]:
+            found[name] = old
+        elif (new := _timed(task, near, context, is_late)) is not None:
+            found[name] = new
+            timed.append(name)
+            write_finalists(context.folder, found)
+            context.log(f"{name}: {new.line()}")
+        elif is_late() and old is not None and near[0].trial in old.tried:
+            found[name] = old
+    if found or earlier:
+        write_finalists(context.folder, found)
+    if timed and len(tasks) > 1:
+        seconds = context.phases.elapsed_s - begun_s
+        context.log(summary(tasks, found, timed, seconds))
 
 
-def _timed(task: LiveTask, near: Sequence[Trial], context: RunContext) -> Finalists | None:
-    """Time programs of the journal; None if fewer than two are right."""
-    name = task.workload.name
-    if context.interrupted():
+def summary(
+    tasks: Sequence[LiveTask],
+    found: Mapping[str, Finalists],
+    timed: Sequence[str],
+    seconds: float,
+) -> str:
+    """Describe how the finalists change the estimate of all tasks."""
+
+    def estimate(latency_s: Callable[[Finalists], float | None]) -> str:
+        known = {name: latency_s(one) for name, one in found.items()}
+        latencies = ((one, known.get(one.name) or one.current_best_s) for one in tasks)
+        total = Estimate.of((one.weight, one.flops, best_s) for one, best_s in latencies)
+        return f"{1e3 * total.latency_s:.4g} ms"
+
+    changed = sum(found[name].trial != found[name].tried[0] for name in timed)
+    return (
+        f"{len(timed)} of {len(tasks)} tasks were timed again, in {seconds:.0f} s; {changed} of "
+        f"them get another program. All tasks together: {estimate(lambda one: one.latency_s)}; "
+        f"with the best programs of the search {estimate(lambda one: one.search_s)}, which were "
+        f"{estimate(lambda _: None)} in the search"
+    )
+
+
+def _timed(
+    task: LiveTask, near: Sequence[Trial], context: RunContext, is_late: Callable[[], bool]
+) -> Finalists | None:
+    """Time programs of the journal; None if too few are right or complete."""
+    name = task.name
+    if is_late():
         return None
     context.log(f"{name}: its {len(near)} best programs are timed again, in turns")
-    outcomes = in_turns(task, near, context, TURNS)
+    outcomes = in_turns(task, near, context, TURNS, is_late)
     if context.interrupted():
         return None
     ran = [n for n, outcome in enumerate(outcomes) if outcome.error is None]
+    turns = min((len(outcomes[n].costs_s) for n in ran), default=0)
+    if turns < FEWEST_TURNS and is_late():
+        context.log(f"{name}: {turns} turns are too few; the best of the search stays")
+        return None
     if len(ran) < 2:
         context.log(f"{name}: {len(ran)} of them ran; the best of the search stays")
         return None
@@ -135,13 +186,26 @@ def _timed(task: LiveTask, near: Sequence[Trial], context: RunContext) -> Finali
 
 
 def in_turns(
-    task: LiveTask, trials: Sequence[Trial], context: RunContext, turns: int
+    task: LiveTask,
+    trials: Sequence[Trial],
+    context: RunContext,
+    turns: int,
+    is_late: Callable[[], bool] = never,
 ) -> list[Outcome]:
-    """Build journal programs again, time and check them in turns; none if interrupted."""
+    """Build journal programs again, time and check them in turns.
+
+    See :meth:`~pruner.tune.measure.measurer.DeviceMeasurer.in_turns`.
+    """
     module, target = task.workload.module, context.platform.target
     made = [context.database.scheduled(module, one.record or "", target) for one in trials]
-    check = task.find_check()
-    return context.measurer.in_turns(made, task.arguments, check, turns, context.interrupted)
+    ends = context.interrupted, is_late
+    return context.measurer.in_turns(made, task.arguments, task.find_check(), turns, *ends)
+
+
+def write_finalists(folder: Path, found: Mapping[str, Finalists]) -> None:
+    """Write the finalists of every task."""
+    content = {name: asdict(one) for name, one in found.items()}
+    write_json(folder / FINALISTS_FILE, content, indent=1)
 
 
 def read_finalists(folder: Path) -> dict[str, Finalists]:
@@ -155,8 +219,13 @@ def read_finalists(folder: Path) -> dict[str, Finalists]:
 
 def present(folder: Path, trials: Sequence[Trial]) -> dict[str, Finalists]:
     """Read the finalists of the tasks whose best program was compared."""
-    found = read_finalists(folder)
-    return {name: one for name, one in found.items() if _compared(one.tried, trials, name)}
+    found, numbers = read_finalists(folder), {trial.trial for trial in trials}
+    return {
+        name: one
+        for name, one in found.items()
+        # a damaged row of the journal is left out
+        if numbers.issuperset(one.tried) and _compared(one.tried, trials, name)
+    }
 
 
 def _compared(numbers: Sequence[int], trials: Sequence[Trial], task: str) -> bool:
@@ -198,8 +267,35 @@ def best_module(
     The best record decides, too, where it is faster than the search's best program: it is of
     another run, or the function without schedule.
     """
-    if chosen is not None:
-        known = records_of(database.tvm_database, module, target)
-        if min(map(measured_s, known), default=float("inf")) >= chosen.best_s:
-            return database.scheduled(module, chosen.trial.record or "", target)
+    if chosen is not None and _decides(chosen, database, module, target):
+        return database.scheduled(module, chosen.trial.record or "", target)
     return database.best(module, target)
+
+
+def copy_chosen(
+    chosen: Mapping[str, KernelTrial],
+    database: Database,
+    modules: Mapping[str, Any],
+    target: Any,
+    folder: Path,
+) -> list[str]:
+    """Write the records of chosen trials to TVM's database in `folder`.
+
+    Returns the tasks, of those in `modules`, whose trial `best_module` would take.
+    """
+    names = [
+        name
+        for name, one in chosen.items()
+        if name in modules and _decides(one, database, modules[name], target)
+    ]
+    if names:
+        folder.mkdir(parents=True, exist_ok=True)
+        copy = Database(folder)
+        for name in names:
+            copy.commit_json(modules[name], json.loads(chosen[name].trial.record or ""))
+    return names
+
+
+def _decides(chosen: KernelTrial, database: Database, module: Any, target: Any) -> bool:
+    known = records_of(database.tvm_database, module, target)
+    return min(map(measured_s, known), default=float("inf")) >= chosen.best_s

@@ -110,13 +110,13 @@ def _tuned(
             if options.objective.has_front:  # a continuation that was refused keeps it
                 remove_front(folder)
             run.run()
+            limit_s = options.budget.seconds
             if not context.interrupted():
                 prepared.keep_unscheduled()
                 if options.measure.finalists:
-                    retime(run.tasks, context, options.measure.finalists)
+                    retime(run.tasks, context, options.measure.finalists, limit_s)
             found = run.tasks
             if prepared.shared is not None and not context.interrupted():  # it will not be resumed
-                limit_s = options.budget.seconds
                 in_time = limit_s is None or phases.elapsed_s < limit_s
                 with phases.time("train"):
                     models = prepared.shared.keep(folder, learn=in_time)

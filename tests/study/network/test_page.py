@@ -63,6 +63,16 @@ def test_the_page_is_one_file_with_every_number(folder):
     assert re.findall(r"(?:src|href)=[\"']?(?!#)", re.sub(r"xlink:href=\"#", "", text)) == []
 
 
+def test_the_page_says_which_latencies_are_of_turns(folder):
+    told = "Of 1 tasks the best programs were timed again, in turns"
+    assert told not in write_report(folder).read_text(encoding="utf-8")
+    path = folder / "metrics.json"
+    metrics = json.loads(path.read_text())
+    metrics["tasks"]["conv_a"]["finalists"] = {"trial": 2, "best_of_search": 1, "timed": 2}
+    path.write_text(json.dumps(metrics))
+    assert told in write_report(folder).read_text(encoding="utf-8")
+
+
 def test_without_contenders_or_trials_there_is_still_a_page(tmp_path):
     bare = fabricate(tmp_path / "bare", [])
     text = write_report(bare).read_text(encoding="utf-8")

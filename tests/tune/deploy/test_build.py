@@ -19,8 +19,7 @@ import torch
 from pruner.errors import PrunerError
 from pruner.files import held
 from pruner.tune.compare.baselines import Resources
-from pruner.tune.compare.benchmark import BaselineTiming, worst_output
-from pruner.tune.compare.runners import TvmLibrary, save_outputs
+from pruner.tune.compare.benchmark import worst_output
 from pruner.tune.deploy import build, built_files, network
 from pruner.tune.deploy.apply_records import keys_of
 from pruner.tune.deploy.build import build_network, network_worker, write_reference
@@ -55,25 +54,6 @@ def prepared(name, platform, folder):
     request.save(folder / REQUEST)
     write_tasks(folder, keep=True)
     return read_tasks(folder / TASKS)
-
-
-@pytest.fixture
-def in_process(monkeypatch, quick_networks):
-    """No worker process for the build: what is tested is what happens in it."""
-    monkeypatch.setattr(build, "ask", lambda _, job, *given, **__: getattr(build, job)(*given))
-
-
-@pytest.fixture
-def runs_here(monkeypatch):
-    """Nor for the run: the first test below has one, where neither torch nor this package is."""
-
-    def ran(baselines, folder, _):
-        (one,) = baselines
-        runner = TvmLibrary(**one.arguments, threads=one.threads)
-        save_outputs(runner, one.arguments["inputs"], folder / f"{one.name}-outputs.npz")
-        return [BaselineTiming(name=one.name, label=one.label, facts=runner.facts)]
-
-    monkeypatch.setattr(network, "run_interleaved", ran)
 
 
 BLOCKED = """

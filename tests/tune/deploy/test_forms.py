@@ -48,11 +48,12 @@ def folder(tmp_path):
 @pytest.fixture
 def built(monkeypatch):
     """Libraries that are words; `latencies_s` and `broken` say how they run."""
-    how = SimpleNamespace(latencies_s={}, broken=(), databases=[])
+    how = SimpleNamespace(latencies_s={}, broken=(), databases=[], runs=[])
 
-    def deploy(place, platform, _, *, database, log, **__):
+    def deploy(place, platform, _, *, database, log, run=None, **__):
         name = (place / LOWERED).read_text()
         how.databases.append(database)
+        how.runs.append(run)
         if name in how.broken:
             raise PrunerError(f"{name}: its outputs differ")
         (place / LIBRARY).write_text(name)
@@ -81,7 +82,8 @@ def built(monkeypatch):
 def test_the_faster_form_is_in_the_run_folder(folder, built, original_s, best):
     built.latencies_s = {"variants": [9e-3, 2e-3, 1e-3], "original": [original_s]}  # median: 2 ms
     deployed = module.deploy_faster(folder, CPU, None)
-    assert built.databases == [folder, folder]  # the records of both are in the run folder
+    # the records and finalists of both are in the run folder
+    assert built.databases == built.runs == [folder, folder]
     assert deployed.library == folder / LIBRARY
     for path in (folder / LIBRARY, folder / LOG, folder / WORK / INPUTS):
         assert path.read_text() == best  # all files are of one build

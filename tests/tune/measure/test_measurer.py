@@ -151,6 +151,14 @@ def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
     begun = len(ran)
     assert measurer.in_turns([good], arguments(good), check, 3, lambda: len(ran) > begun) == []
     assert len(ran) == begun + 1
+    # an end in the third turn of two programs, and in the first
+    for more, complete in ((5, 2), (1, 0)):
+        late = len(ran) + more
+        ends = never, lambda late=late: len(ran) >= late
+        found = measurer.in_turns([good, other], arguments(good), check, 9, *ends)
+        assert len(ran) == late
+        assert [outcome.error for outcome in found] == [None, "wrong_result"][:complete]
+        assert [len(o.costs_s) for o in found if o.checked] == [2] * bool(complete)
     assert not any(Path(path).exists() for path in ran)
 
 

@@ -43,7 +43,7 @@ def test_programs_are_compared_inside_their_turns():
 def test_finalists_are_few_and_near_the_best():
     ran = {"record": "[]"}
     rows = [
-        trial(1, [1.04], **ran), trial(2, [1.0], **ran), trial(3, [1.06], **ran),
+        trial(1, [1.34], **ran), trial(2, [1.0], **ran), trial(3, [1.36], **ran),
         trial(4, [], error="run_crash"), trial(5, [1.02], **ran), trial(6, [0.5]),
         trial(7, [0.1], task="u", **ran),
     ]  # fmt: skip  # trial 6 has no record from which it could be built again
@@ -65,6 +65,7 @@ def test_after_a_better_program_the_search_decides(tmp_path):
     assert present(tmp_path, rows)["t"].trial == 2
     better = trial(3, [0.9], record="[]")
     assert present(tmp_path, [*rows, better]) == {}
+    assert present(tmp_path, rows[:1]) == {}  # the row of trial 2 is damaged
     assert read_finalists(tmp_path / "other") == {}
     written(tmp_path, t={"trials": [1]})
     with pytest.raises(DataError, match=finalists.FINALISTS_FILE):
@@ -96,10 +97,9 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
     names = [field.name for field in fields(RunContext)]
     context = Mock(spec=names, folder=tmp_path, log=print, interrupted=lambda: bool(asked))
     context.measurer = Mock(spec=DeviceMeasurer, in_turns=in_turns)
-    workloads = [SimpleNamespace(name=name, module=None) for name in "tu"]
-    given, more = {"unscheduled": None, "current_best_s": 1.0}, ["arguments", "find_check"]
-    names = ["workload", *given, *more]
-    tasks = [Mock(spec=names, workload=one, **given) for one in workloads]
+    context.phases = SimpleNamespace(elapsed_s=0.0)
+    context.is_over = lambda _: context.interrupted()
+    tasks = [live(name, 1.0) for name in "tu"]
     retime(tasks, context, 2)
     assert len(asked) == 1
     assert not (tmp_path / finalists.FINALISTS_FILE).exists()
@@ -108,12 +108,112 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
     assert read_finalists(tmp_path).keys() == {"t", "u"}
 
 
+def live(name, best_s, weight=1.0):
+    """A task of a run; its programs do not matter."""
+    known = {"unscheduled": None, "current_best_s": best_s, "weight": weight, "flops": 1.0}
+    names = ["name", "workload", "arguments", "find_check", *known]
+    task = Mock(spec=names, workload=SimpleNamespace(name=name, module=None), **known)
+    task.name = name
+    return task
+
+
+class Clock:
+    """Turns that take a second each; the programs' seconds are in the reverse order."""
+
+    def __init__(self, folder, elapsed_s):
+        self.elapsed_s, self.asked, self.told = elapsed_s, [], []
+        kept = {"platform": Mock(), "database": Mock(), "folder": folder, "log": self.told.append}
+        self.context = RunContext(measurer=self, phases=self, **kept)
+
+    def in_turns(self, modules, _arguments, _check, turns, _stopped, is_late):
+        costs_s = []
+        while len(costs_s) < turns and not is_late():
+            self.elapsed_s += 1.0
+            costs_s.append([2.0 - 0.1 * n for n in range(len(modules))])
+        self.asked.append(len(costs_s))
+        return [Outcome(costs_s=tuple(one)) for one in zip(*costs_s, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "limit_s", "turns"),
+    [
+        (20.0, None, [10]),  # ten seconds, more than 15 % of these 20
+        (100.0, None, [10, 5]),  # 15 %
+        (1000.0, None, [10, 10, 10]),
+        (1000.0, 1014.0, [10, 4]),  # budget.seconds= ends first
+        (1000.0, 1012.0, [10, 2]),
+        (1000.0, 1000.0, []),
+    ],
+)
+def test_finalists_have_a_share_of_the_time_of_the_run(tmp_path, elapsed_s, limit_s, turns):
+    """By hand; u has the most time of the network, then v, then t."""
+    weights = {"t": 1.0, "u": 6.0, "v": 3.0}
+    rows = [trial(n, [1 + n / 100], record="[]", task="tuv"[n % 3]) for n in range(9)]
+    journal(tmp_path / JOURNAL_FILE, *rows)
+    tasks = [live(name, 1 + n / 100, weights[name]) for n, name in enumerate("tuv")]
+    clock = Clock(tmp_path, elapsed_s)
+    retime(tasks, clock.context, 6, limit_s)
+    assert clock.asked == turns
+    found, few = read_finalists(tmp_path), [n for n in turns if n < 3]
+    assert list(found) == list("uvt")[: len(turns) - len(few)]
+    assert all(one.trial == one.tried[2] for one in found.values())
+    assert any("2 turns are too few" in line for line in clock.told) == bool(few)
+    # of the winners 1.8 s each, the search's own take 2 s
+    best_s = {"t": 1.0, "u": 1.01, "v": 1.02}
+    after, own, before = (
+        1e3 * sum(w * (s if s and name in found else best_s[name]) for name, w in weights.items())
+        for s in (1.8, 2.0, None)
+    )
+    last = (
+        f"All tasks together: {after:.4g} ms; with the best programs of the search {own:.4g} ms, "
+        f"which were {before:.4g} ms in the search"
+    )
+    count = f"{len(found)} of 3 tasks were timed again, in {sum(turns)} s; {len(found)} of"
+    assert [line for line in clock.told if "together" in line] == (
+        [f"{count} them get another program. {last}"] if found else []
+    )
+
+
+def test_a_task_whose_best_program_is_of_another_run_has_no_finalists(tmp_path):
+    rows = [trial(n, [1.0 + n / 100], record="[]", task="tu"[n % 2]) for n in range(4)]
+    journal(tmp_path / JOURNAL_FILE, *rows)
+    clock = Clock(tmp_path, 1000.0)
+    retime([live("t", 1.0), live("u", 1.0)], clock.context, 3)
+    assert list(read_finalists(tmp_path)) == ["t"]
+    retime([live("t", 0.9), live("u", 1.0)], clock.context, 3)
+    assert read_finalists(tmp_path) == {}
+
+
+def test_finalists_of_an_earlier_start_stay_while_they_have_the_best_program(tmp_path):
+    """After more trials, in a start that has no time to compare anything."""
+    rows = [trial(n, [1.0 + n / 100], record="[]", task="tuv"[n % 3]) for n in range(9)]
+    journal(tmp_path / JOURNAL_FILE, *rows)
+    tasks = [live(name, 1.02) for name in "tuv"]
+    clock = Clock(tmp_path, 1000.0)
+    retime(tasks, clock.context, 3)
+    before = read_finalists(tmp_path)
+    assert [list(before[name].tried) for name in "tuv"] == [[0, 3, 6], [1, 4, 7], [2, 5, 8]]
+    # u has another second program, v another first
+    more = [trial(9, [1.015], record="[]", task="u"), trial(10, [1.001], record="[]", task="v")]
+    journal(tmp_path / JOURNAL_FILE, *more)
+    asked = len(clock.asked)
+    retime(tasks, clock.context, 3, clock.elapsed_s)
+    found = read_finalists(tmp_path)
+    assert found == {name: before[name] for name in "tu"}
+    assert len(clock.asked) == asked
+    retime(tasks, clock.context, 3)
+    found = read_finalists(tmp_path)
+    assert found["t"] == before["t"]
+    assert [list(found[name].tried) for name in "uv"] == [[1, 9, 4], [10, 2, 5]]
+    assert len(clock.asked) == asked + 2
+
+
 @pytest.mark.tvm
 def test_the_winner_of_the_turns_becomes_the_kernel(tmp_path, monkeypatch, small):
     """The turns here say the reverse of the search."""
     asked, built = [], []
 
-    def in_turns(_self, modules, _arguments, check, turns, _stopped):
+    def in_turns(_self, modules, _arguments, check, turns, *_):
         asked.append((len(modules), check is not None, turns))
         costs = [(1.0 - 0.1 * n,) * turns for n in range(len(modules))]
         return [Outcome(costs_s=one, checked=True) for one in costs]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FINALISTS_FILE, ENERGY_FILE = "finalists.json", "energy.csv"
 NEAR = 1.35  # times the best latency
-TURNS, FEWEST_TURNS = 10, 3
+TURNS, FEWEST_TURNS = 10, 5
 _SHARE, _LEAST_S = 0.15, 10.0  # of the seconds before, or so many
 
 

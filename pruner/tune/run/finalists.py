@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 FINALISTS_FILE, ENERGY_FILE = "finalists.json", "energy.csv"
 NEAR = 1.35  # times the best latency
-TURNS, FEWEST_TURNS = 10, 5
-_SHARE, _LEAST_S = 0.15, 10.0  # of the seconds before, or so many
+TURNS, FEWEST_TURNS = 6, 5
+_SHARE, _LEAST_S = 0.15, 10.0  # of the seconds of the search, or so many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,11 @@ def ranked(trials: Sequence[Trial], task: str) -> list[Trial]:
 def near_best(ran: Sequence[Trial], most: int) -> list[Trial]:
     """Cut `ranked` programs to at most `most` whose latency is near the best."""
     return [trial for trial in ran[:most] if trial.latency_s <= NEAR * ran[0].latency_s]
+
+
+def search_s(limit_s: float) -> float:
+    """Return the seconds of the search in a run of `limit_s`."""
+    return limit_s / (1 + _SHARE)
 
 
 def retime(

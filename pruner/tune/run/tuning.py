@@ -24,7 +24,14 @@ from pruner.tune.run.final_choice import (
     remove_front,
     run_meter,
 )
-from pruner.tune.run.finalists import Finalists, best_module, chosen_trials, present, retime
+from pruner.tune.run.finalists import (
+    Finalists,
+    best_module,
+    chosen_trials,
+    present,
+    retime,
+    search_s,
+)
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 from pruner.tune.run.loop import OnBatch, TuningRun, trial_of
 from pruner.tune.run.result import TaskOutcome, Tuned
@@ -104,13 +111,13 @@ def _tuned(
             _compile(prepared.tasks, options, context)
             found = prepared.tasks
         else:
-            run = TuningRun(
-                prepared, context, budget=options.budget, order=options.order, report=report
-            )
+            budget, limit_s = options.budget, options.budget.seconds
+            if options.measure.finalists and limit_s is not None:
+                budget = replace(budget, seconds=search_s(limit_s))
+            run = TuningRun(prepared, context, budget=budget, order=options.order, report=report)
             if options.objective.has_front:  # a continuation that was refused keeps it
                 remove_front(folder)
             run.run()
-            limit_s = options.budget.seconds
             if not context.interrupted():
                 prepared.keep_unscheduled()
                 if options.measure.finalists:

@@ -3,6 +3,7 @@
     python -m experiments.repeats.run                  recorded repeats of the bundled sets
     python -m experiments.repeats.run runs=DIR/tune    the trials of runs of tune.py, too
     python -m experiments.repeats.run live=true        tune four operators with and without
+    python -m experiments.repeats.run networks=DIR/tune    the finalists of tuned networks
 
 Recorded: programs of a task come in random orders, 64 trials each, and the rule of
 ``measure.stop_above`` decides which of their recorded repeats are made. The program with the least
@@ -14,6 +15,9 @@ a row a task and factor, summary.csv the means.
 Live: live.csv. A cell is one call of tune.py; both best programs of an operator and seed are then
 timed in turns. Finished cells (under work=) are skipped, so the script can be stopped at any
 time. Rows of the committed tables that are not made again stay.
+
+Networks: networks.csv has a row a task whose best programs were timed again by
+``measure.finalists``. One half of the turns chooses, the other half judges.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,9 +44,12 @@ from pruner.study.grid import Job, finished, results
 from pruner.tune import this_cpu
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings
+from pruner.tune.networks.extraction import read_tasks
+from pruner.tune.networks.request import TASKS
 from pruner.tune.phases import Phases
 from pruner.tune.run.database import Database
 from pruner.tune.run.finalists import (
+    FINALISTS_FILE,
     best_module,
     chosen_trials,
     paired_medians,
@@ -85,6 +92,7 @@ class Options:
     """Options of the script, explained above. `factor`: of the live runs."""
 
     runs: str | None = None
+    networks: str | None = None
     live: bool = False
     factor: float = 1.2
     operators: list[str] = field(default_factory=lambda: list(OPERATORS))
@@ -423,9 +431,57 @@ def live_row(folder: Path) -> dict[str, Any]:
     return row
 
 
+def network_rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """A row a task of a run with finalists whose best program of the search ran in the turns.
+
+    ``search_ms``: the best latency of the search; ``again_ms``: the same program in the turns.
+    """
+    weights = {task.name: task.weight for task in read_tasks(folder / TASKS)}
+    trials = {trial.trial: trial for trial in read_trials(folder / JOURNAL_FILE)}
+    for name, found in read_finalists(folder).items():
+        if found.tried[0] not in found.trials:
+            continue
+        costs_s, first = np.array(found.costs_s), found.trials.index(found.tried[0])
+        yield {
+            "run": folder.name,
+            "task": name,
+            "weight": weights[name],
+            "programs": len(costs_s),
+            "turns": costs_s.shape[1],
+            "search_ms": 1e3 * trials[found.tried[0]].latency_s,
+            "again_ms": 1e3 * float(np.median(costs_s[first])),
+            "chosen": found.trials[found.place],
+            "first": found.tried[0],
+            "over_first": held_out(costs_s, first),
+        }
+
+
+def held_out(costs_s: Float[np.ndarray, "program turn"], first: int) -> float:
+    """Latency of a choice over that of program `first`, in turns that did not choose.
+
+    Every other turn chooses and the others judge, then the other way round: the geometric mean.
+    """
+    relative = costs_s / costs_s.mean(axis=0)
+    halves = [np.median(relative[:, side::2], axis=1) for side in (0, 1)]
+    ratios = [
+        judge[np.argmin(choose)] / judge[first]
+        for choose, judge in (halves, halves[::-1])
+    ]  # fmt: skip
+    return float(np.exp(np.mean(np.log(ratios))))
+
+
 def run(options: Options) -> dict[str, Any]:
     """Write the tables that are asked for."""
     out = Path(options.out)
+    if options.networks is not None:
+        found = sorted(path.parent for path in Path(options.networks).glob(f"*/{FINALISTS_FILE}"))
+        rows = [row for folder in found for row in network_rows(folder)]
+        if not rows:
+            raise PrunerError(f"{options.networks}: no folder in it has a {FINALISTS_FILE}")
+        merged = merged_table(out / "networks.csv", rows, ("run", "task"))
+        write_table(out / "networks.csv", merged, floats=".4g")
+        say(as_table(rows))
+        return {"tasks": len(rows), "out": str(out)}
     if options.live:
         runs = LiveRuns(options)
         runs.run_all()

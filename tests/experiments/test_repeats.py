@@ -11,6 +11,7 @@ from experiments.repeats.run import (
     JUDGE,
     chosen_factor,
     gains,
+    held_out,
     simulate,
     summary_rows,
     task_rows,
@@ -115,3 +116,14 @@ def test_live_runs_are_pairs():
         (row["operator"], row["seed"], row["way"]) for row in rows
     }
     assert all(float(row["over_all"]) == 1 for row in rows if row["way"] == ALL)
+
+
+def test_one_half_of_the_turns_chooses_and_the_other_judges():
+    """By hand: a program that is fast in the even turns alone gains nothing."""
+    steady, lucky = [2.0] * 4, [1.0, 3.0, 1.0, 3.0]
+    # even turns choose the lucky program, which takes 3 / 2 in the others; odd ones the steady one
+    assert held_out(np.array([steady, lucky]), 0) == pytest.approx(np.sqrt(1.5))
+    assert held_out(np.array([steady, lucky]), 1) == pytest.approx(np.sqrt(2.0))
+    better = [[2.0] * 6, [1.5, 1.6, 1.4, 1.5, 1.6, 1.4]]
+    assert held_out(np.array(better), 0) == pytest.approx(np.sqrt(0.75 * 0.75), rel=0.05)
+    assert held_out(np.array(better), 1) == pytest.approx(1.0)

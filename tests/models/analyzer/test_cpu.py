@@ -166,8 +166,8 @@ def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
     del values["vector_registers"]
     with pytest.raises(DataError, match="missing vector_registers; add each with its source"):
         device_from_mapping(values)
-    (tmp_path / "x.yaml").write_text("rates: {spill: 1}\n")
-    with pytest.raises(DataError, match="unknown spill; known: load, store"):
+    (tmp_path / "x.yaml").write_text("rates: {spills: 1}\n")
+    with pytest.raises(DataError, match="unknown spills; known: load, store"):
         load_constants(tmp_path, "x", CpuRates)
 
 

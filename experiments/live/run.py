@@ -81,7 +81,7 @@ ANYWHERE = "cpu-sse4"  # a target that all can run
 # network's tasks are the same for all.
 SETTINGS = ["measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
 SETTINGS += ["budget.patience=1000000"]
-OF_NETWORK = ["layout=NCHW", "deploy=false"]
+OF_NETWORK = ["layout=NCHW", "deploy=false", "measure.finalists=0"]
 # The paper's draft is for GPUs.
 PAPER = ["experiment=paper_tuning", "draft.form=hardware", "budget.batch=10"]
 EVERY = "every"  # the model of all bundled records, by the recipe that experiments/model_cpu chose

@@ -58,7 +58,7 @@ UNSCHEDULED = "TVM untuned"
 NETWORKS = ["resnet18", "mobilenet_v2", "bert_tiny", "squeezenet1_1", "dcgan"]
 LAYERS = {"opt": 2, "mistral": 2}  # whose weights need tens of gigabytes
 POLICIES = {
-    OURS: [],  # what tune.py does with network= unless it is told otherwise
+    OURS: [],  # what tune.py does with network=, but for SETTINGS
     # its model counts from 32 programs on (100 by default, which is all that dcgan gets)
     RIVAL: ["policy=metaschedule", "+policy.num_warmup_samples=32"],
     CHANCE: ["policy=random"],
@@ -68,6 +68,7 @@ LABELS = {RIVAL: "MetaSchedule", CHANCE: "random search"}
 SETTINGS = ["budget.batch=16", "measure.min_repeat_ms=30", "measure.repeats=3", "num_threads=1"]
 SETTINGS += ["budget.patience=1000000"]  # equal trials: nothing ends early
 SETTINGS += ["deploy=false"]  # a step of its own
+SETTINGS += ["measure.finalists=0"]  # of the search alone, as all prefixes of it
 # Seconds on two idle cores, where no cell of the kind has been run yet.
 GUESSED_TRIAL_S = {OURS: 1.0, RIVAL: 2.3, CHANCE: 0.7}
 GUESSED_S = {"list": 20.0, "draft": 60.0, "deploy": 60.0, "prefixes": 600.0, "beside": 420.0}

@@ -197,7 +197,7 @@ class NetworkRuns(Comparison):
                 trials = each * number
                 yield self.tuned(
                     f"{network}-{way}-{seed}",
-                    [f"network={network}", "deploy=false", *words,
+                    [f"network={network}", "deploy=false", "measure.finalists=0", *words,
                      f"budget.trials={trials}", f"seed={seed}"],
                     kind="trial", size=trials,
                 )  # fmt: skip

@@ -83,7 +83,7 @@ class TuningTask:
     name: str
     make_search: Callable[[], Search]
     arguments: Any = ()
-    find_check: Callable[[], Any] = lambda: None
+    find_check: Callable[..., Any] = lambda: None
     weight: float = 1.0
     flops: float = 1.0
     operator: str | None = None
@@ -162,7 +162,8 @@ class TuningLoop:
         self._done: dict[tuple[int, int], Any] = {}
         self._number = 0
         self._waiting: list[Round] = []
-        self._begun: dict[int, tuple[Any, int]] = {}  # of rounds: the batch, and its programs
+        # of rounds that are not measured yet: the batch, and its programs
+        self._begun: dict[int, tuple[Any, int]] = {}
         self._estimates_s: list[float] = []  # of all tasks, since each was tried once
         self._pace_s: float | None = None  # seconds a trial of the latest rounds
         self._since_s = 0.0  # when the latest round ended
@@ -251,6 +252,7 @@ class TuningLoop:
                 self._chose([current, *self._waiting])
                 break
         self._finish(current, batch)
+        del self._begun[current.number]  # an exception before leaves it to `run`, which cancels it
         now_s = self._elapsed_s()
         spent_s, self._since_s = now_s - self._since_s, now_s
         if missing:
@@ -264,7 +266,7 @@ class TuningLoop:
         if not self._measurer.exclusive:
             for waiting in self._waiting:  # of an earlier start
                 self._build(waiting)
-        return self._begun.pop(current.number)
+        return self._begun[current.number]
 
     def _build(self, new: Round) -> None:
         if new.number in self._begun:

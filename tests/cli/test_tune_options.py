@@ -1,6 +1,7 @@
 """Options of ``tune.py`` that contradict each other are refused before a folder or a worker is."""
 
 import sys
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from pruner.models.networks.tlp import TLP
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelSpec
+from pruner.tune.measure.measurer import MeasureSettings
 from pruner.tune.run.budget import TuneBudget
 from tests.cli.outcome import composed
 
@@ -333,15 +335,32 @@ def test_a_finished_run_takes_no_more_and_says_how_to_get_its_missing_library(tm
         save_metrics(tmp_path, {**counts, "seconds": {"build": 9.0}})
         if finished:
             with pytest.raises(PrunerError, match=r"finished \(4 programs compile\); start a new"):
-                _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
+                _check_unfinished(tmp_path, SimpleNamespace(network=None), options, 5)
         else:
-            _check_unfinished(tmp_path, SimpleNamespace(network=None), options)
+            _check_unfinished(tmp_path, SimpleNamespace(network=None), options, 5)
     config = SimpleNamespace(network="resnet18")
     options = SimpleNamespace(budget=TuneBudget(trials=4), compile_only=False)
     save_metrics(tmp_path, {"trials": 4, "seconds": {"run": 9.0}, "total_seconds": 9.0})
     build = f"budget.trials=, or build its network with pruner deploy run={tmp_path}"
     with pytest.raises(PrunerError, match=f"{build}$"):
-        _check_unfinished(tmp_path, config, options)
+        _check_unfinished(tmp_path, config, options, 5)
     (tmp_path / "deploy.json").touch()
     with pytest.raises(PrunerError, match=r"budget\.trials=$"):
-        _check_unfinished(tmp_path, config, options)
+        _check_unfinished(tmp_path, config, options, 5)
+
+
+@pytest.mark.parametrize(
+    ("finalists", "seconds", "finished"),
+    [(0, 525.0, False), (0, 545.0, True), (6, 525.0, True), (6, 500.0, False)],
+)
+def test_a_run_is_finished_by_the_seconds_of_its_search(tmp_path, finalists, seconds, finished):
+    """Of 600 s; six finalists of five tasks have 40 s, of which they may need little."""
+    from pruner.cli.tuning.measured_run import _check_unfinished
+
+    measure = MeasureSettings(finalists=finalists)
+    budget = TuneBudget(trials=4000, seconds=600.0)
+    options = SimpleNamespace(budget=budget, compile_only=False, measure=measure)
+    save_metrics(tmp_path, {"trials": 9, "seconds": {"run": 1.0}, "total_seconds": seconds})
+    refused = pytest.raises(PrunerError, match=r"give more with budget\.seconds=")
+    with refused if finished else nullcontext():
+        _check_unfinished(tmp_path, SimpleNamespace(network=None), options, 5)

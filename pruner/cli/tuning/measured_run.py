@@ -34,6 +34,7 @@ from pruner.models.training.fit import cpu_threads
 from pruner.study.tuning_plots import draw, load_run, time_table
 from pruner.tune.deploy.built_files import DEPLOY_FILE
 from pruner.tune.run.budget import Effort, TuneBudget
+from pruner.tune.run.finalists import search_s
 from pruner.tune.run.journal import JOURNAL_FILE
 from pruner.tune.run.result import Tuned
 from pruner.tune.run.tune_options import TuneOptions
@@ -64,7 +65,7 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
         options = replace(options, budget=effort.budget(plain(config.budget), len(workloads)))
         say(budget_line(options.budget, build=config.deploy and not config.compile_only))
     if earlier is not None:
-        _check_unfinished(earlier, config, options)
+        _check_unfinished(earlier, config, options, len(workloads))
         save_config(earlier, config)  # a later start continues with the present budget
     tags = [config.platform.name, choice("policy")]
     about = loggers.About(config=plain(config), tags=tags)
@@ -144,8 +145,11 @@ def _log_verdicts(tuned: Tuned) -> None:
             say(f"front: {draw_fronts(tuned.folder)}, {write_front_report(tuned.folder)}")
 
 
-def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) -> None:
+def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions, tasks: int) -> None:
     done, budget, more = load_metrics(folder), options.budget, None
+    limit_s = budget.seconds
+    if limit_s is not None and options.measure.finalists:  # they may need less than their share
+        limit_s = search_s(limit_s, tasks)
     if done is None or "seconds" not in done or done.get("interrupted"):
         return
     with as_written(folder / METRICS_FILE):
@@ -158,7 +162,7 @@ def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions) ->
             )
         if done["trials"] >= budget.trials:
             more = "trials"
-        elif budget.seconds is not None and done["total_seconds"] >= _NEARLY * budget.seconds:
+        elif limit_s is not None and done["total_seconds"] >= _NEARLY * limit_s:
             more = "seconds"
     if more is not None:
         library = ""

@@ -82,17 +82,20 @@ def _sum(run: NetworkRun) -> Iterator[str]:
     if not tuned:
         yield f"None of its {len(run.tasks)} tasks was measured: all schedules are drafts."
         return
-    share = sum(task.share for task in tuned)
+    share, factor = sum(task.share for task in tuned), run.first_s / run.estimate_s
+    # below 1: the first timing was a lucky one, and the best latency is a median of turns
+    longer = f": {factor:.3g} times as long" if factor >= 1 else ""
     yield (
         f"{len(tuned)} of {len(run.tasks)} tasks, {share:.1%} of the arithmetic, were measured: "
         f"the sum of all their calls is {_ms(run.estimate_s)}. With the first program of each it "
-        f"was {_ms(run.first_s)}: {run.first_s / run.estimate_s:.3g} times as long."
+        f"was {_ms(run.first_s)}{longer}."
     )
     timed = sum(task.in_turns for task in run.tasks)
     if timed:
+        of = "1 task" if timed == 1 else f"{timed} tasks"
         yield (
-            f"Of {timed} tasks the best programs were timed again, in turns, and the fastest is in "
-            "the network: its latency is the median of these turns."
+            f"The best programs of {of} were timed again, in turns. The network has the fastest "
+            "program of each such task; the task's latency is the median of this program's turns."
         )
     rest_s = run.ours["median_s"] - run.estimate_s if run.ours else 0.0
     if rest_s > 0:

@@ -208,7 +208,8 @@ class DeviceMeasurer:
         at_once = 1 if self.exclusive else max(1, size // _BUILDERS_A_REFERENCE)
         self._references = ThreadPoolExecutor(at_once)
         self._number = 0
-        self._begun: list[Future[str | None]] = []  # references, some of them at work
+        # references, and builds that were cancelled too late; some of them are at work
+        self._begun: list[Future[Any]] = []
 
     def __enter__(self) -> DeviceMeasurer:
         self._builders.warm_up()
@@ -234,9 +235,10 @@ class DeviceMeasurer:
         return [self._begin(one.schedule.mod, arguments, known_s) for one in candidates]
 
     def cancel(self, batch: Sequence[_Job]) -> None:
-        """Cancel the builds that have not begun."""
+        """Cancel the builds that have not begun; the next timings wait for the others."""
         for job in batch:
-            job.built.cancel()
+            if not job.built.cancel() and not job.built.done():
+                self._begun.append(job.built)
 
     def _begin(
         self,
@@ -293,7 +295,7 @@ class DeviceMeasurer:
                 # all builds first: a compiler at work would disturb the first timings
                 for job in batch:
                     wait_for(job.built, stopped)
-            self._wait_for_references(stopped)
+            self._wait_for_builders(stopped)
         for position, job in enumerate(batch):
             with self._phases.time("build"):
                 wait_for(job.built, stopped)
@@ -311,12 +313,12 @@ class DeviceMeasurer:
             Path(job.path).unlink(missing_ok=True)
             yield position, outcome
 
-    def _wait_for_references(self, stopped: Callable[[], bool] = never) -> None:
-        """Wait for references, which run on the cores that time programs."""
+    def _wait_for_builders(self, stopped: Callable[[], bool] = never) -> None:
+        """Wait for the work of builders, which run on the cores that time programs."""
         with self._phases.time("build"):
-            for reference in self._begun:
-                wait_for(reference, stopped)
-        self._begun = [reference for reference in self._begun if not reference.done()]
+            for work in self._begun:
+                wait_for(work, stopped)
+        self._begun = [work for work in self._begun if not work.done()]
 
     def build_only(
         self,
@@ -423,7 +425,7 @@ class DeviceMeasurer:
         if reason is not None:
             return Outcome(error="build_error", message=reason)
         if self.exclusive:
-            self._wait_for_references()
+            self._wait_for_builders()
         try:
             return self.time_library(path, arguments, check, timing)
         finally:
@@ -437,12 +439,14 @@ class DeviceMeasurer:
         turns: int,
         stopped: Callable[[], bool] = never,
         is_late: Callable[[], bool] = never,
+        fewest: int = 1,
     ) -> list[Outcome]:
         """Time scheduled modules in turns, so that disturbances affect all alike.
 
         ``costs_s`` has a repeat for each of the `turns`; a program that fails has none. With
         `check` the results of all are compared. The list is empty once `stopped` returns True. Once
-        `is_late` does, only the complete turns count; without any the list is empty, too.
+        `is_late` does, only the complete turns count; without any the list is empty, too. Results
+        are not compared if a program has less than the `fewest` turns.
         """
 
         def ended() -> bool:
@@ -453,9 +457,10 @@ class DeviceMeasurer:
             for job in jobs:
                 wait_for(job.built, ended)
         if self.exclusive:
-            self._wait_for_references(ended)
+            self._wait_for_builders(ended)
         outcomes = [] if ended() else self._in_turns(jobs, turns, ended)
-        if check is not None and not stopped():
+        done = min((len(one.costs_s) for one in outcomes if one.error is None), default=0)
+        if check is not None and done >= fewest and not stopped():
             outcomes = [
                 outcome if outcome.error is not None else self._checked(job, outcome, check)
                 for job, outcome in zip(jobs, outcomes, strict=False)

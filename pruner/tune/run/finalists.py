@@ -19,6 +19,7 @@ from jaxtyping import Float
 from pruner.files import as_written, read_json, read_table, write_json
 from pruner.search.task_order import Estimate
 from pruner.tune.measure.measurer import Outcome, never
+from pruner.tune.measure.numerics import are_timings
 from pruner.tune.run.database import Database, measured_s, records_of
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
@@ -30,6 +31,7 @@ FINALISTS_FILE, ENERGY_FILE = "finalists.json", "energy.csv"
 NEAR = 1.35  # times the best latency
 TURNS, FEWEST_TURNS = 6, 5
 _SHARE, _LEAST_S = 0.15, 10.0  # of the seconds of the search, or so many
+_A_TASK_S = 8.0  # that the search leaves at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,17 @@ class Finalists:
     trials: Sequence[int]
     costs_s: Sequence[Sequence[float]]
     checked: bool
+
+    def __post_init__(self) -> None:
+        """Raises `ValueError` for contents that turns never have."""
+        same = len({len(costs_s) for costs_s in self.costs_s}) == 1
+        if not (
+            same
+            and len(self.costs_s) == len(self.trials)
+            and set(self.trials) <= set(self.tried)
+            and all(map(are_timings, self.costs_s))
+        ):
+            raise ValueError("not the turns of tried programs")
 
     @property
     def place(self) -> int:
@@ -62,7 +75,7 @@ class Finalists:
         return float(np.median(self.costs_s[self.place]))
 
     @property
-    def search_s(self) -> float | None:
+    def best_of_search_s(self) -> float | None:
         """Median seconds of the best program of the search, None if it failed."""
         if self.tried[0] not in self.trials:
             return None
@@ -98,9 +111,14 @@ def near_best(ran: Sequence[Trial], most: int) -> list[Trial]:
     return [trial for trial in ran[:most] if trial.latency_s <= NEAR * ran[0].latency_s]
 
 
-def search_s(limit_s: float) -> float:
-    """Return the seconds of the search in a run of `limit_s`."""
-    return limit_s / (1 + _SHARE)
+def search_s(limit_s: float, tasks: int, begun_s: float = 0.0) -> float:
+    """Return the seconds after which a run of `limit_s` ends its search.
+
+    It leaves the share of `retime`, but at most 8 s for each of the `tasks`, and at most half of
+    the seconds after `begun_s`, at which this start of the run began.
+    """
+    share_s = limit_s - limit_s / (1 + _SHARE)
+    return limit_s - min(share_s, _A_TASK_S * tasks, max(0.0, limit_s - begun_s) / 2)
 
 
 def retime(
@@ -158,8 +176,8 @@ def summary(
     return (
         f"{len(timed)} of {len(tasks)} tasks were timed again, in {seconds:.0f} s; {changed} of "
         f"them get another program. All tasks together: {estimate(lambda one: one.latency_s)}; "
-        f"with the best programs of the search {estimate(lambda one: one.search_s)}, which were "
-        f"{estimate(lambda _: None)} in the search"
+        f"with the best programs of the search {estimate(lambda one: one.best_of_search_s)}, which "
+        f"were {estimate(lambda _: None)} in the search"
     )
 
 
@@ -171,7 +189,7 @@ def _timed(
     if is_late():
         return None
     context.log(f"{name}: its {len(near)} best programs are timed again, in turns")
-    outcomes = in_turns(task, near, context, TURNS, is_late)
+    outcomes = in_turns(task, near, context, TURNS, is_late, FEWEST_TURNS)
     if context.interrupted():
         return None
     ran = [n for n, outcome in enumerate(outcomes) if outcome.error is None]
@@ -196,15 +214,18 @@ def in_turns(
     context: RunContext,
     turns: int,
     is_late: Callable[[], bool] = never,
+    fewest: int = 1,
 ) -> list[Outcome]:
     """Build journal programs again, time and check them in turns.
 
     See :meth:`~pruner.tune.measure.measurer.DeviceMeasurer.in_turns`.
     """
     module, target = task.workload.module, context.platform.target
-    made = [context.database.scheduled(module, one.record or "", target) for one in trials]
-    ends = context.interrupted, is_late
-    return context.measurer.in_turns(made, task.arguments, task.find_check(), turns, *ends)
+    with context.phases.time("instantiate"):
+        made = [context.database.scheduled(module, one.record or "", target) for one in trials]
+    check = task.find_check(lambda: context.interrupted() or is_late())
+    how = turns, context.interrupted, is_late, fewest
+    return context.measurer.in_turns(made, task.arguments, check, *how)
 
 
 def write_finalists(folder: Path, found: Mapping[str, Finalists]) -> None:
@@ -224,12 +245,12 @@ def read_finalists(folder: Path) -> dict[str, Finalists]:
 
 def present(folder: Path, trials: Sequence[Trial]) -> dict[str, Finalists]:
     """Read the finalists of the tasks whose best program was compared."""
-    found, numbers = read_finalists(folder), {trial.trial for trial in trials}
+    known = {(trial.task, trial.trial) for trial in trials}  # no damaged row of the journal
     return {
         name: one
-        for name, one in found.items()
-        # a damaged row of the journal is left out
-        if numbers.issuperset(one.tried) and _compared(one.tried, trials, name)
+        for name, one in read_finalists(folder).items()
+        if known.issuperset((name, number) for number in one.tried)
+        and _compared(one.tried, trials, name)
     }
 
 

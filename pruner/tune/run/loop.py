@@ -4,13 +4,13 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from pruner.errors import DataError, PrunerError
-from pruner.files import JsonLines
+from pruner.files import METRICS_FILE, JsonLines, as_written, load_metrics
 from pruner.search.history import Candidate
 from pruner.search.loop import Round, RunStopped, TuningLoop, TuningTask
 from pruner.search.task_order import Order
@@ -60,6 +60,11 @@ class TuningRun(TuningLoop):
         self._programs = {task.name: task.workload.fingerprint for task in self.tasks}
         self._done = {(row.batch, row.position): _outcome(row) for row in self._rows}
         self._take_up()
+
+    def end_at(self, limit_s: float) -> None:
+        """End the search after `limit_s` seconds of the run."""
+        self._budget = replace(self._budget, seconds=limit_s)
+        self._prepared.limit_s = limit_s
 
     def run(self) -> None:
         """Draft if requested, then spend the budget; raises as :meth:`TuningLoop.run`."""
@@ -293,7 +298,16 @@ class TuningRun(TuningLoop):
         self._add_seconds(dict.fromkeys((*PHASES, IDLE), 0.0))
 
     def _add_seconds(self, seconds: Mapping[str, float]) -> None:
-        """Add earlier starts' seconds; between their last state and end they were idle."""
+        """Add earlier starts' seconds; between their last state and end they were idle.
+
+        The metrics of a start that was not killed have all of its seconds, also those after the
+        search.
+        """
+        folder = self._context.folder
+        with as_written(folder / METRICS_FILE):
+            ended = dict((load_metrics(folder) or {}).get("seconds", {}))
+            if sum(ended.values()) > sum(seconds.values()):
+                seconds = {name: float(ended[name]) for name in (*PHASES, IDLE)}
         latest_s = max((row.elapsed_s for row in self._rows), default=0.0)
         idle_s = seconds[IDLE] + max(0.0, latest_s - sum(seconds.values()))
         self._phases.add({**seconds, IDLE: idle_s})

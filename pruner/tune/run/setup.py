@@ -77,8 +77,9 @@ class LiveTask(TuningTask):
 class Prepared:
     """The tasks of a run and their shared state.
 
-    ``savable``: the ``state()`` of a search is complete, so that a resumed run continues exactly
-    and batches may overlap.
+    ``limit_s``: seconds of the run after which its search ends, None: no limit. ``savable``: the
+    ``state()`` of a search is complete, so that a resumed run continues exactly and batches may
+    overlap.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Prepared:
     ) -> None:
         """Make the tasks, begin none; raise `PrunerError` for symbolic shapes."""
         self._options, self._context = options, context
+        self.limit_s = options.budget.seconds
         self.shared = _shared(options)
         policy = options.policy
         self.savable = not isinstance(policy, MetaSchedule)
@@ -137,7 +139,7 @@ class Prepared:
         ]
         if not new:
             return
-        place, limit_s = context.folder / DRAFTS, options.budget.seconds
+        place, limit_s = context.folder / DRAFTS, self.limit_s
         with context.phases.time("draft"):
             found = draft_tasks(
                 new,
@@ -156,7 +158,7 @@ class Prepared:
             context.log(replayed)
         if len(found.drafts) < len(new) and not context.interrupted():
             left = f"{len(new) - len(found.drafts)} tasks begin without a draft"
-            context.log(f"{left}: half of budget.seconds={limit_s:g} is over")
+            context.log(f"{left}: half of the search's {limit_s:g} s is over")
 
     def keep_unscheduled(self) -> None:
         """Record the functions that are faster without schedule than their programs are.
@@ -263,14 +265,17 @@ class Prepared:
             search.begin_with(rows[ours])
         return search
 
-    def _check(self, reference: TaskReference) -> Check | None:
+    def _check(
+        self, reference: TaskReference, is_over: Callable[[], bool] | None = None
+    ) -> Check | None:
         """Return the reference to compare with; wait for it or the end."""
         if not self._options.measure.check:
             return None
+        ends = is_over or partial(self._context.is_over, self.limit_s)
 
         def wait(begun: Future[Any]) -> None:
             with self._context.phases.time("run"):
-                wait_for(begun, partial(self._context.is_over, self._options.budget.seconds))
+                wait_for(begun, ends)
 
         return reference.check(wait)
 

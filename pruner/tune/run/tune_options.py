@@ -93,6 +93,11 @@ class TuneOptions:
                 f"measure.finalists={self.measure.finalists}: compile_only=true measures nothing; "
                 "leave one of them out"
             )
+        if self.measure.finalists and len(self.platform.environments) > 1:
+            raise PrunerError(
+                f"measure.finalists={self.measure.finalists}: one device times all programs of a "
+                "turn; choose measure.devices=1"
+            )
         self._check_baseline_tuner()
         self._check_objective()
         if self.make_model is not None and not self.policy.takes_model:

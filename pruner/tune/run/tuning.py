@@ -29,6 +29,7 @@ from pruner.tune.run.finalists import (
     best_module,
     chosen_trials,
     present,
+    read_finalists,
     retime,
     search_s,
 )
@@ -91,6 +92,7 @@ def _tuned(
     report: OnBatch,
     interrupted: Callable[[], bool],
 ) -> Tuned:
+    read_finalists(folder)  # a damaged file ends the run now, not after its search
     meter = run_meter(options)
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
     database = Database(None) if options.compile_only else open_database(work_dir, own=own, log=log)
@@ -112,9 +114,9 @@ def _tuned(
             found = prepared.tasks
         else:
             budget, limit_s = options.budget, options.budget.seconds
-            if options.measure.finalists and limit_s is not None:
-                budget = replace(budget, seconds=search_s(limit_s))
             run = TuningRun(prepared, context, budget=budget, order=options.order, report=report)
+            if options.measure.finalists and limit_s is not None:
+                run.end_at(search_s(limit_s, len(tasks), phases.elapsed_s))
             if options.objective.has_front:  # a continuation that was refused keeps it
                 remove_front(folder)
             run.run()

@@ -64,13 +64,20 @@ def test_the_page_is_one_file_with_every_number(folder):
 
 
 def test_the_page_says_which_latencies_are_of_turns(folder):
-    told = "Of 1 tasks the best programs were timed again, in turns"
-    assert told not in write_report(folder).read_text(encoding="utf-8")
+    told = "The best programs of 1 task were timed again, in turns. The network has"
+    assert "were timed again" not in write_report(folder).read_text(encoding="utf-8")
     path = folder / "metrics.json"
     metrics = json.loads(path.read_text())
     metrics["tasks"]["conv_a"]["finalists"] = {"trial": 2, "best_of_search": 1, "timed": 2}
+    # the turns of both tasks take longer than the first timings, which were lucky
+    metrics["tasks"]["conv_a"]["best_latency_s"] = 5e-3
     path.write_text(json.dumps(metrics))
-    assert told in write_report(folder).read_text(encoding="utf-8")
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert told in text
+    assert "was 10 ms. The best programs" in " ".join(re.sub("<[^>]*>", " ", text).split())
+    metrics["tasks"]["dense_b"]["finalists"] = {"trial": 2, "best_of_search": 1, "timed": 2}
+    path.write_text(json.dumps(metrics))
+    assert "The best programs of 2 tasks were" in write_report(folder).read_text(encoding="utf-8")
 
 
 def test_without_contenders_or_trials_there_is_still_a_page(tmp_path):

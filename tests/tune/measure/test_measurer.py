@@ -1,8 +1,10 @@
 """What one candidate breaks costs one candidate, and is told by its kind."""
 
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from types import SimpleNamespace
 
 import numpy as np
@@ -159,6 +161,11 @@ def test_programs_are_timed_in_turns(measurer, tmp_path, monkeypatch):
         assert len(ran) == late
         assert [outcome.error for outcome in found] == [None, "wrong_result"][:complete]
         assert [len(o.costs_s) for o in found if o.checked] == [2] * bool(complete)
+    # too few turns: they are thrown away, so their results are not compared
+    late = len(ran) + 5
+    ends = never, lambda: len(ran) >= late
+    found = measurer.in_turns([good, other], arguments(good), check, 9, *ends, 3)
+    assert [(len(o.costs_s), o.error, o.checked) for o in found] == [(2, None, False)] * 2
     assert not any(Path(path).exists() for path in ran)
 
 
@@ -319,6 +326,23 @@ def test_no_program_is_timed_while_a_reference_is_computed(measurer, tmp_path, m
     (outcome,) = measured(measurer, [module])
     assert outcome.error is None
     assert ends < begins
+
+
+def test_no_program_is_timed_while_a_build_that_was_cancelled_is_at_work(
+    measurer, tmp_path, monkeypatch
+):
+    """It had begun; the builds behind it are dropped."""
+    module, begins, timed = doubling(tmp_path), [], measurer._timed
+    monkeypatch.setattr(measurer, "_timed", lambda *a: begins.append(left.done()) or timed(*a))
+    left, waiting = Future(), Future()
+    left.set_running_or_notify_cancel()
+    job = measurer.begin([candidate(module)], arguments(module))[0]
+    measurer.cancel([replace(job, built=left), replace(job, built=waiting)])
+    Timer(0.5, left.set_result, [None]).start()
+    (outcome,) = measurer.in_turns([module], arguments(module), None, 2)
+    assert len(outcome.costs_s) == 2
+    assert begins == [True, True]
+    assert waiting.cancelled()
 
 
 def test_what_fails_when_the_run_is_asked_to_end_is_no_outcome(measurer, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The end of a run: programs timed again in turns, and the choice by energy or size."""
 
 import json
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from itertools import accumulate, chain, count, repeat
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from pruner.tune import tune
 from pruner.tune.deploy import kernels
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.measure.measurer import DeviceMeasurer, Outcome
+from pruner.tune.phases import Phases
 from pruner.tune.run import final_choice as module
 from pruner.tune.run import finalists
 from pruner.tune.run.database import Database
@@ -58,18 +60,34 @@ def written(folder, **found):
     (folder / finalists.FINALISTS_FILE).write_text(json.dumps(found), encoding="utf-8")
 
 
+PAIR = {"tried": [1, 2], "trials": [1, 2], "costs_s": [[2.0], [1.0]], "checked": True}
+
+
 def test_after_a_better_program_the_search_decides(tmp_path):
-    one = {"tried": [1, 2], "trials": [1, 2], "costs_s": [[2.0], [1.0]], "checked": True}
-    written(tmp_path, t=one)
+    written(tmp_path, t=PAIR)
     rows = [trial(1, [1.0], record="[]"), trial(2, [1.01], record="[]")]
     assert present(tmp_path, rows)["t"].trial == 2
     better = trial(3, [0.9], record="[]")
     assert present(tmp_path, [*rows, better]) == {}
     assert present(tmp_path, rows[:1]) == {}  # the row of trial 2 is damaged
     assert read_finalists(tmp_path / "other") == {}
-    written(tmp_path, t={"trials": [1]})
-    with pytest.raises(DataError, match=finalists.FINALISTS_FILE):
+    assert present(tmp_path, [replace(row, task="u") for row in rows]) == {}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tried": [1]}, {"trials": [1]}, {"trials": [1, 7]}, {"costs_s": []}, {"costs_s": [[], []]},
+        {"costs_s": [[2.0], [1.0, 1.0]]}, {"costs_s": [[2.0], ["1"]]}, {"costs_s": [[0.0], [1.0]]},
+        {"trials": [], "costs_s": []}, {"costs_s": [1.0, 2.0]}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_damaged_finalists_are_refused_before_any_work(tmp_path, damage):
+    written(tmp_path, t={**PAIR, **damage})
+    with pytest.raises(DataError, match=f"{finalists.FINALISTS_FILE}: damaged"):
         read_finalists(tmp_path)
+    with pytest.raises(DataError, match=f"{finalists.FINALISTS_FILE}: damaged"):
+        tune([], Mock(work_dir=None), tmp_path)
 
 
 def test_the_least_energy_counts_until_a_faster_program_is_found(tmp_path):
@@ -97,7 +115,7 @@ def test_an_interrupted_task_has_no_entry(tmp_path):
     names = [field.name for field in fields(RunContext)]
     context = Mock(spec=names, folder=tmp_path, log=print, interrupted=lambda: bool(asked))
     context.measurer = Mock(spec=DeviceMeasurer, in_turns=in_turns)
-    context.phases = SimpleNamespace(elapsed_s=0.0)
+    context.phases = Phases()
     context.is_over = lambda _: context.interrupted()
     tasks = [live(name, 1.0) for name in "tu"]
     retime(tasks, context, 2)
@@ -121,11 +139,17 @@ class Clock:
     """Turns that take a second each; the programs' seconds are in the reverse order."""
 
     def __init__(self, folder, elapsed_s):
-        self.elapsed_s, self.asked, self.told = elapsed_s, [], []
+        self.elapsed_s, self.asked, self.told, self.phases = elapsed_s, [], [], []
         kept = {"platform": Mock(), "database": Mock(), "folder": folder, "log": self.told.append}
         self.context = RunContext(measurer=self, phases=self, **kept)
 
-    def in_turns(self, modules, _arguments, _check, turns, _stopped, is_late):
+    @contextmanager
+    def time(self, phase):
+        self.phases.append(phase)
+        yield
+
+    def in_turns(self, modules, _arguments, _check, turns, _stopped, is_late, fewest):
+        assert fewest == finalists.FEWEST_TURNS
         costs_s = []
         while len(costs_s) < turns and not is_late():
             self.elapsed_s += 1.0
@@ -154,6 +178,7 @@ def test_finalists_have_a_share_of_the_time_of_the_run(tmp_path, elapsed_s, limi
     clock = Clock(tmp_path, elapsed_s)
     retime(tasks, clock.context, 6, limit_s)
     assert clock.asked == turns
+    assert clock.phases == ["instantiate"] * len(turns)
     found, few = read_finalists(tmp_path), [n for n in turns if n < 5]
     assert list(found) == list("uvt")[: len(turns) - len(few)]
     assert all(one.trial == one.tried[2] for one in found.values())
@@ -175,6 +200,45 @@ def test_finalists_have_a_share_of_the_time_of_the_run(tmp_path, elapsed_s, limi
     assert [line for line in clock.told if "together" in line] == (
         [f"{count} them get another program. {last}"] if found else []
     )
+
+
+def test_the_wait_for_a_reference_ends_with_the_turns(tmp_path):
+    """It takes longer than they may: the results are not compared."""
+    journal(tmp_path / JOURNAL_FILE, *(trial(n, [1.0], record="[]") for n in (1, 2)))
+    clock, task, waited = Clock(tmp_path, 100.0), live("t", 1.0), []
+
+    def find_check(is_over):
+        while not is_over():
+            clock.elapsed_s += 1.0
+        waited.append(clock.elapsed_s)
+
+    task.find_check = find_check
+    retime([task], clock.context, 2)
+    assert waited == [115.0]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "tasks", "begun_s", "search_s"),
+    [
+        (1150.0, 100, 0.0, 1000.0),  # 15 % of the search's seconds
+        (1150.0, 5, 0.0, 1110.0),  # 8 s a task
+        (1150.0, 100, 500.0, 1000.0),  # an interrupted run decides as it would have
+        (1150.0, 100, 1090.0, 1120.0),  # of what is left, half
+        (600.0, 5, 600.0, 600.0),
+        (600.0, 5, 700.0, 600.0),
+    ],
+)
+def test_the_search_leaves_seconds_to_the_turns(limit_s, tasks, begun_s, search_s):
+    assert finalists.search_s(limit_s, tasks, begun_s) == pytest.approx(search_s)
+
+
+@pytest.mark.tvm
+def test_programs_of_one_turn_are_timed_on_one_device():
+    given = options()
+    two = replace(given.platform, environments=({}, {}))
+    assert replace(given, platform=two).measure.finalists == 0
+    with pytest.raises(PrunerError, match=r"measure.finalists=2: one device .* measure.devices=1"):
+        replace(given, platform=two, measure=replace(given.measure, finalists=2))
 
 
 def test_a_task_whose_best_program_is_of_another_run_has_no_finalists(tmp_path):

@@ -213,7 +213,14 @@ def test_a_stopped_run_cancels_the_batches_that_were_built_ahead(tmp_path, platf
     """Else the builders would finish them before the final kernels."""
     fake = FakeMeasurer(lag=3)
     run(tmp_path, platform, fake, trials=30, interrupted=lambda: fake.asked >= 3)
-    assert fake.done == ["built"] * 4 + ["measured"] + ["cancelled"] * 3
+    assert fake.done == ["built"] * 4 + ["measured"] + ["cancelled"] * 4
+
+
+def test_a_run_that_is_late_before_its_measurements_cancels_the_open_batch(tmp_path, platform):
+    """The end comes while the next batch is chosen: the builds of the first have begun."""
+    fake = FakeMeasurer(lag=1, exclusive=True)
+    run(tmp_path, platform, fake, trials=30, interrupted=lambda: "built" in fake.done)
+    assert fake.done == ["built", "cancelled"]
 
 
 class Falling(FakeMeasurer):

@@ -10,8 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from pruner.errors import PrunerError
+from pruner.errors import DataError, PrunerError
+from pruner.files import METRICS_FILE, save_metrics
 from pruner.tune import workloads
+from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.database import RECORDS, WORKLOADS, Database, open_database
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
@@ -111,6 +113,29 @@ def test_a_state_that_is_older_than_the_journal_is_not_believed(tmp_path, platfo
     rows = read_trials(tmp_path / JOURNAL_FILE)
     assert len({(row.space, *row.decisions) for row in rows}) == len(rows) == 24
     assert any("older than the journal" in line for line in told)
+
+
+def test_seconds_after_the_search_of_an_earlier_start_count(tmp_path, platform):
+    """The metrics of that start have them; those of an even earlier start have less."""
+    finished(tmp_path, platform, trials=6)
+
+    def seconds():
+        found = run(tmp_path, platform, FakeMeasurer(), trials=6)._phases.seconds()
+        return round(sum(found.values()), -2), round(found["run"], -2)
+
+    assert seconds() == (0, 0)
+    known = dict.fromkeys((*PHASES, IDLE), 0.0)
+    save_metrics(tmp_path, {"seconds": known | {"run": 600.0, IDLE: 300.0}})
+    assert seconds() == (900, 600)
+    state = tmp_path / SNAPSHOT_FILE
+    save_state(state, load_state(state) | {"seconds": known | {"build": 1000.0}})
+    assert seconds() == (1000, 0)  # of a later start, which was killed
+    state.unlink()
+    assert seconds() == (900, 600)
+    for damaged in ('{"run": 9}', '{"run": "9"}', "9", "[9]"):
+        (tmp_path / METRICS_FILE).write_text(f'{{"seconds": {damaged}}}')
+        with pytest.raises(DataError, match=f"{METRICS_FILE}: damaged"):
+            seconds()
 
 
 def test_a_damaged_row_costs_itself(tmp_path, platform):

@@ -3,8 +3,10 @@
 import json
 import threading
 from collections import Counter
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from pruner.tune import operator, this_cpu, tune, tuned_module
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome, wait_for
+from pruner.tune.phases import Phases
 from pruner.tune.run import setup
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
@@ -307,6 +310,17 @@ def test_a_run_that_is_asked_to_end_waits_for_no_reference(tmp_path, monkeypatch
         release.set()
     assert looks[:2] == [False, True]  # the first batch waited for its reference
     assert not read_trials(tmp_path / JOURNAL_FILE)
+
+
+def test_after_the_search_the_wait_for_a_reference_has_another_end():
+    """The time of the search is over, that of the turns is not."""
+    ends, begun = iter([False, True]), Future()
+    context = Mock(is_over=lambda limit_s: limit_s == 1.0, phases=Phases())
+    prepared = Mock(_options=options(), _context=context, limit_s=1.0)
+    reference = Mock(check=lambda wait: wait(begun))
+    assert setup.Prepared._check(prepared, reference) is None  # at once
+    assert setup.Prepared._check(prepared, reference, ends.__next__) is None
+    assert list(ends) == []
 
 
 def test_a_damaged_reference_of_an_earlier_start_is_computed_anew(tmp_path, small):

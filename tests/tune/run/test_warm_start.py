@@ -178,7 +178,7 @@ def test_ctrl_c_ends_the_draft_and_another_start_drafts_the_rest(tmp_path, platf
 def test_the_draft_takes_half_of_a_runs_seconds_at_most(tmp_path, platform):
     told = []
     draft_first(tmp_path, platform, log=told.append, seconds=1e-3)
-    assert told[-1] == "2 tasks begin without a draft: half of budget.seconds=0.001 is over"
+    assert told[-1] == "2 tasks begin without a draft: half of the search's 0.001 s is over"
 
 
 def test_tasks_that_an_earlier_start_began_are_not_drafted(tmp_path, platform):

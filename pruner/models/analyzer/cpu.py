@@ -4,11 +4,12 @@ Per statement, in cycles of one core (throughput limits of an out-of-order core 
 counts them [Stengel et al., 2015, section 2]; device numbers from the platform file):
 
 * arithmetic: operations / (peak operations a cycle * lanes used);
-* *issue*: load and store instructions, and the overhead of loops that are not unrolled;
+* *issue*: load and store instructions; all instructions, with those of loops that are not
+  unrolled, at the width of the core's front end;
 * *chain*: a reduction step waits for the one before, so few accumulators leave units idle;
 * *choice*: deciding where padding begins;
-* *register*: a tile that is not unrolled, or is larger than the registers, stores its results in
-  every step and loads them again;
+* *register*: a tile that is not unrolled stores its results in every step and loads them again; one
+  that is larger than the registers does so with its operands, too;
 * *cache*: bytes that miss a cache, over the bandwidth of the next level;
 * *balance*: the work of a parallel loop is done when the busiest core is done, and opening a
   parallel region costs time.
@@ -34,9 +35,11 @@ class CpuRates:
 
     load: float = 0.5  # one load instruction (two load ports)
     store: float = 1.0
-    loop: float = 1.0  # per iteration of a loop that is not unrolled
+    loop: float = 2.0  # instructions per iteration of a loop that is not unrolled
+    issue: float = 4.0  # instructions that a core starts in a cycle
     unroll_limit: float = 64.0  # vector operations a compiler unrolls by itself
     chain: float = 4.0  # latency of a multiply-add
+    spill: float = 1.5  # stores and loads per step and result beyond the registers
     forward: float = 5.0  # latency of a store that the next step loads
     window: float = 16.0  # reduction steps that a core looks ahead, beyond one tile
     overlap: float = 4.0  # exponent of the norm that joins the units of a core
@@ -92,8 +95,12 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     stores = s["vector_stores"] + s["scalar_stores"]
     again = stores / s["held"] * out_of_registers
     if on.issue_c:
-        units.append((s["vector_loads"] + s["scalar_loads"] + again) * c.load)
-        units.append((stores / s["steps"] + again) * c.store)
+        loads, kept = s["vector_loads"] + s["scalar_loads"] + again, stores / s["steps"] + again
+        operations = s["iterations"] / s["lanes"]
+        # The compiler unrolls small tiles by itself, whatever the schedule's pragma is.
+        body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
+        units += [loads * c.load, kept * c.store]
+        units.append((operations * (1 + c.loop / body) + loads + kept) / c.issue)
     if on.chain_c:
         latency = c.chain + out_of_registers / s["held"] * c.forward
         waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency
@@ -104,20 +111,20 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     # maximum.
     busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
     out = busy + s["special"] * c.special
-    if on.issue_c:
-        # The compiler unrolls small tiles by itself, whatever the schedule's pragma is.
-        body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
-        out = out + s["iterations"] / s["lanes"] / body * c.loop
     if on.choice_c:
         out = out + s["choices"] / s["lanes"] * c.choice
     return out
 
 
 def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> PerStatement:
-    """Share of results [0, 1] that each reduction step stores and reloads."""
+    """Results that each reduction step stores and loads again, per result of the tile."""
     limit = np.maximum(s["unroll"], c.unroll_limit)
     # A soft step at the limit: 0 well below it, 1 well above, so that calibration has a gradient.
     rolled = 1 / (1 + (limit / s["tile"]) ** 4)
-    # A quarter of the vector registers holds operands, so spilling begins at three quarters.
-    over = np.clip(s["accumulators"] / device.vector_registers - 0.75, 0, 1)
-    return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, over), 0.0)
+    # The outer product of a step keeps its shorter side in registers, and an element of the other.
+    per_step = s["tile"] * s["lanes"] / np.maximum(s["iterations"], 1)
+    shorter = np.minimum(s["vector_loads"], s["scalar_loads"]) * per_step
+    needed = s["accumulators"] + shorter + 1
+    # The compiler interleaves the tile's operations: beyond the registers nearly all are spilled.
+    spilled = c.spill / (1 + (device.vector_registers / needed) ** 8)
+    return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, spilled), 0.0)

@@ -57,6 +57,29 @@ def test_arithmetic_and_bytes_that_miss_a_cache_by_hand():
     )
 
 
+def test_the_front_end_and_spilled_results_by_hand():
+    """Four instructions a cycle; a tile that fills the registers with its operands."""
+    analyzer = cpu("cpu-avx2")
+    cycles = 1 / analyzer.device.clock_hz / analyzer.device.num_cores
+    # a million operations on vectors, each with the two instructions of its loop
+    assert seconds(analyzer, iterations=8e6) == pytest.approx(3e6 / 4 * cycles)
+    unrolled = seconds(analyzer, iterations=8e6, body=100.0)
+    assert unrolled == pytest.approx(1.02e6 / 4 * cycles)
+    assert analyzer.device.vector_registers == 16
+
+    def reduction(**values):
+        table = {"steps": 1e12, "vector_stores": 8e6, **values}
+        symbols = dataclasses.replace(one(**table), reductions=(True,))
+        return float(analyzer.latency_s(symbols)[0])
+
+    # 15 results and one operand: half of the spilling, .75 of the results stored and loaded again
+    again = 0.75 * 8e6
+    both = (0.5**4 + 1 + (2 / 4) ** 4) ** (1 / 4)  # loads, stores, instructions
+    assert reduction(accumulators=15.0) == pytest.approx(again * both * cycles, rel=1e-3)
+    assert reduction(accumulators=15.0, held=3.0) == pytest.approx(again / 3 * both * cycles, 1e-3)
+    assert reduction(accumulators=7.0) < 0.01 * reduction(accumulators=28.0)
+
+
 def test_every_switch_changes_something():
     rng = np.random.default_rng(0)
     steps = tilings(rng, 40)
@@ -166,8 +189,8 @@ def test_bad_input_is_one_line_that_names_the_fix(tmp_path):
     del values["vector_registers"]
     with pytest.raises(DataError, match="missing vector_registers; add each with its source"):
         device_from_mapping(values)
-    (tmp_path / "x.yaml").write_text("rates: {spill: 1}\n")
-    with pytest.raises(DataError, match="unknown spill; known: load, store"):
+    (tmp_path / "x.yaml").write_text("rates: {spills: 1}\n")
+    with pytest.raises(DataError, match="unknown spills; known: load, store"):
         load_constants(tmp_path, "x", CpuRates)
 
 

@@ -149,7 +149,7 @@ def _check_unfinished(folder: Path, config: DictConfig, options: TuneOptions, ta
     done, budget, more = load_metrics(folder), options.budget, None
     limit_s = budget.seconds
     if limit_s is not None and options.measure.finalists:  # they may need less than their share
-        limit_s = search_s(limit_s, tasks)
+        limit_s = search_s(limit_s, tasks, budget.trials)
     if done is None or "seconds" not in done or done.get("interrupted"):
         return
     with as_written(folder / METRICS_FILE):

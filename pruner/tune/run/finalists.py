@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FINALISTS_FILE, ENERGY_FILE = "finalists.json", "energy.csv"
 NEAR = 1.35  # times the best latency
 TURNS, FEWEST_TURNS = 6, 5
+FEWEST_PROGRAMS = 16  # of a task; among fewer programs the turns gain nothing (experiments/repeats)
 _SHARE, _LEAST_S = 0.15, 10.0  # of the seconds of the search, or so many
 _A_TASK_S = 8.0  # that the search leaves at most
 
@@ -107,16 +108,21 @@ def ranked(trials: Sequence[Trial], task: str) -> list[Trial]:
 
 
 def near_best(ran: Sequence[Trial], most: int) -> list[Trial]:
-    """Cut `ranked` programs to at most `most` whose latency is near the best."""
+    """Cut `ranked` programs to at most `most` whose latency is near the best; none of few."""
+    if len(ran) < FEWEST_PROGRAMS:
+        return []
     return [trial for trial in ran[:most] if trial.latency_s <= NEAR * ran[0].latency_s]
 
 
-def search_s(limit_s: float, tasks: int, begun_s: float = 0.0) -> float:
+def search_s(limit_s: float, tasks: int, trials: int, begun_s: float = 0.0) -> float:
     """Return the seconds after which a run of `limit_s` ends its search.
 
     It leaves the share of `retime`, but at most 8 s for each of the `tasks`, and at most half of
-    the seconds after `begun_s`, at which this start of the run began.
+    the seconds after `begun_s`, at which this start of the run began. It leaves nothing if the
+    `trials` are too few for finalists of all tasks.
     """
+    if trials < FEWEST_PROGRAMS * tasks:
+        return limit_s
     share_s = limit_s - limit_s / (1 + _SHARE)
     return limit_s - min(share_s, _A_TASK_S * tasks, max(0.0, limit_s - begun_s) / 2)
 

@@ -11,7 +11,7 @@ from pruner.tune.deploy import build, network
 from pruner.tune.deploy.apply_records import keys_of
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.networks.request import read_lowered
-from pruner.tune.run import tuning
+from pruner.tune.run import finalists, tuning
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
 from pruner.tune.run.finalists import read_finalists
@@ -80,6 +80,7 @@ def machine(monkeypatch):
             found.limits_s.append(self._prepared.limit_s)
             super().run()
 
+    monkeypatch.setattr(finalists, "FEWEST_PROGRAMS", 2)
     monkeypatch.setattr(tuning, "DeviceMeasurer", found)
     monkeypatch.setattr(tuning, "retime", noted)
     monkeypatch.setattr(tuning, "TuningRun", Search)

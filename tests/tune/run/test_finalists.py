@@ -31,6 +31,12 @@ from tests.tune.run.test_journal import written as journal
 from tests.tune.run.test_tuning import options
 
 
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    """The runs here are short."""
+    monkeypatch.setattr(finalists, "FEWEST_PROGRAMS", 2)
+
+
 def test_programs_are_compared_inside_their_turns():
     # The second turn takes twice as long for both. In the third the first program is disturbed.
     costs_s = np.array([[1.0, 2.0, 3.0], [1.1, 2.2, 1.1]])
@@ -54,6 +60,15 @@ def test_finalists_are_few_and_near_the_best():
     assert [row.trial for row in near_best(found, 4)] == [2, 5, 1]
     assert [row.trial for row in near_best(found, 2)] == [2, 5]
     assert near_best([], 4) == []
+
+
+def test_a_task_of_few_programs_has_no_finalists(monkeypatch):
+    monkeypatch.setattr(finalists, "FEWEST_PROGRAMS", 3)
+    found = ranked([trial(n, [1.0], record="[]") for n in range(3)], "t")
+    assert (len(near_best(found, 2)), near_best(found[:2], 2)) == (2, [])
+    # a run that cannot have three programs of each task leaves no seconds to the turns
+    assert finalists.search_s(1150.0, 100, 300) == pytest.approx(1000.0)
+    assert finalists.search_s(1150.0, 100, 299) == 1150.0
 
 
 def written(folder, **found):
@@ -229,7 +244,7 @@ def test_the_wait_for_a_reference_ends_with_the_turns(tmp_path):
     ],
 )
 def test_the_search_leaves_seconds_to_the_turns(limit_s, tasks, begun_s, search_s):
-    assert finalists.search_s(limit_s, tasks, begun_s) == pytest.approx(search_s)
+    assert finalists.search_s(limit_s, tasks, 2 * tasks, begun_s) == pytest.approx(search_s)
 
 
 @pytest.mark.tvm

@@ -446,6 +446,7 @@ def network_rows(folder: Path) -> Iterator[dict[str, Any]]:
             "run": folder.name,
             "task": name,
             "weight": weights[name],
+            "measured": sum(trial.task == name for trial in trials.values()),
             "programs": len(costs_s),
             "turns": costs_s.shape[1],
             "search_ms": 1e3 * trials[found.tried[0]].latency_s,

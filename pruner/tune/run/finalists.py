@@ -108,7 +108,7 @@ def ranked(trials: Sequence[Trial], task: str) -> list[Trial]:
 
 
 def near_best(ran: Sequence[Trial], most: int) -> list[Trial]:
-    """Cut `ranked` programs to at most `most` whose latency is near the best; none of few."""
+    """Cut `ranked` programs to at most `most` near the best; none of few."""
     if len(ran) < FEWEST_PROGRAMS:
         return []
     return [trial for trial in ran[:most] if trial.latency_s <= NEAR * ran[0].latency_s]

@@ -42,6 +42,7 @@ from pruner.files import METRICS_FILE, load_metrics, merged_table, read_table, w
 from pruner.paths import datasets_folder
 from pruner.study.grid import Job, finished, results
 from pruner.tune import this_cpu
+from pruner.tune.deploy.forms import forms
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings
 from pruner.tune.networks.extraction import read_tasks
@@ -436,10 +437,12 @@ def network_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
     ``search_ms``: the best latency of the search; ``again_ms``: the same program in the turns.
     """
-    weights = {task.name: task.weight for task in read_tasks(folder / TASKS)}
+    # of a run with variants, both forms have tasks
+    places = forms(folder).values()
+    weights = {task.name: task.weight for place in places for task in read_tasks(place / TASKS)}
     trials = {trial.trial: trial for trial in read_trials(folder / JOURNAL_FILE)}
     for name, found in read_finalists(folder).items():
-        if found.tried[0] not in found.trials:
+        if found.tried[0] not in found.trials or name not in weights:  # an operator has no weight
             continue
         costs_s, first = np.array(found.costs_s), found.trials.index(found.tried[0])
         yield {
@@ -475,10 +478,15 @@ def run(options: Options) -> dict[str, Any]:
     """Write the tables that are asked for."""
     out = Path(options.out)
     if options.networks is not None:
+        if options.live or options.runs is not None:
+            raise PrunerError("networks= is a part of its own: leave live= and runs= out")
         found = sorted(path.parent for path in Path(options.networks).glob(f"*/{FINALISTS_FILE}"))
         rows = [row for folder in found for row in network_rows(folder)]
         if not rows:
-            raise PrunerError(f"{options.networks}: no folder in it has a {FINALISTS_FILE}")
+            raise PrunerError(
+                f"networks={options.networks}: no run in this folder has finalists of a network; "
+                "tune networks with measure.finalists=6"
+            )
         merged = merged_table(out / "networks.csv", rows, ("run", "task"))
         write_table(out / "networks.csv", merged, floats=".4g")
         say(as_table(rows))

@@ -1,8 +1,12 @@
 """Fewer repeats on recorded trials: against a plain loop and by hand, and the committed tables."""
 
+import json
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from experiments.repeats import run
 from experiments.repeats.run import (
     ALL,
     CHOOSE,
@@ -18,7 +22,11 @@ from experiments.repeats.run import (
     timing_s,
 )
 from pruner.files import read_table
+from pruner.tune.run.finalists import FINALISTS_FILE
+from pruner.tune.run.journal import JOURNAL_FILE
 from tests.paths import REPOSITORY
+from tests.tune.run.test_journal import trial as row_of
+from tests.tune.run.test_journal import written as journal
 
 FOLDER = REPOSITORY / "experiments" / "repeats"
 
@@ -127,3 +135,24 @@ def test_one_half_of_the_turns_chooses_and_the_other_judges():
     better = [[2.0] * 6, [1.5, 1.6, 1.4, 1.5, 1.6, 1.4]]
     assert held_out(np.array(better), 0) == pytest.approx(np.sqrt(0.75 * 0.75), rel=0.05)
     assert held_out(np.array(better), 1) == pytest.approx(1.0)
+
+
+def test_a_row_a_task_of_a_network_with_finalists(tmp_path, monkeypatch):
+    """By hand; an operator in the same folder and a best program that failed have no row."""
+    tasks = [SimpleNamespace(name=name, weight=3.0) for name in ("t", "u")]
+    monkeypatch.setattr(run, "forms", lambda folder: {"original": folder})
+    monkeypatch.setattr(run, "read_tasks", lambda _path: tasks)
+    made = [row_of(n, [1.0 + n], record="[]", task="tuv"[n % 3]) for n in range(6)]
+    journal(tmp_path / JOURNAL_FILE, *made)
+    turns = {"costs_s": [[2.0] * 4, [1.0] * 4], "checked": True}
+    found = {
+        "t": {"tried": [0, 3], "trials": [0, 3], **turns},
+        "u": {"tried": [1, 4, 7], "trials": [4, 7], **turns},
+        "v": {"tried": [2, 5], "trials": [2, 5], **turns},
+    }
+    (tmp_path / FINALISTS_FILE).write_text(json.dumps(found), encoding="utf-8")
+    (row,) = run.network_rows(tmp_path)
+    expected = {"task": "t", "weight": 3.0, "measured": 2, "programs": 2, "turns": 4}
+    assert expected.items() <= row.items()
+    assert (row["search_ms"], row["again_ms"], row["chosen"], row["first"]) == (1e3, 2e3, 3, 0)
+    assert row["over_first"] == pytest.approx(0.5)

@@ -4,12 +4,12 @@ Per statement, in cycles of one core (throughput limits of an out-of-order core 
 counts them [Stengel et al., 2015, section 2]; device numbers from the platform file):
 
 * arithmetic: operations / (peak operations a cycle * lanes used);
-* *issue*: load and store instructions; all instructions, with those of loops that are not
-  unrolled, at the width of the core's front end;
+* *issue*: load and store instructions; together with one instruction per vector operation and two
+  per iteration of a loop that is not unrolled, over the width of the core's front end;
 * *chain*: a reduction step waits for the one before, so few accumulators leave units idle;
 * *choice*: deciding where padding begins;
-* *register*: a tile that is not unrolled stores its results in every step and loads them again; one
-  that is larger than the registers does so with its operands, too;
+* *register*: a tile that is not unrolled stores its results in every step and loads them again. A
+  tile that is larger than the registers also stores and loads operands. Both lengthen the chain;
 * *cache*: bytes that miss a cache, over the bandwidth of the next level;
 * *balance*: the work of a parallel loop is done when the busiest core is done, and opening a
   parallel region costs time.
@@ -35,11 +35,11 @@ class CpuRates:
 
     load: float = 0.5  # one load instruction (two load ports)
     store: float = 1.0
-    loop: float = 2.0  # instructions per iteration of a loop that is not unrolled
+    loop_instructions: float = 2.0  # per iteration of a loop that is not unrolled
     issue: float = 4.0  # instructions that a core starts in a cycle
     unroll_limit: float = 64.0  # vector operations a compiler unrolls by itself
     chain: float = 4.0  # latency of a multiply-add
-    spill: float = 1.5  # stores and loads per step and result beyond the registers
+    spill: float = 1.5  # stores and loads per step and result of a tile beyond the registers
     forward: float = 5.0  # latency of a store that the next step loads
     window: float = 16.0  # reduction steps that a core looks ahead, beyond one tile
     overlap: float = 4.0  # exponent of the norm that joins the units of a core
@@ -100,7 +100,7 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
         # The compiler unrolls small tiles by itself, whatever the schedule's pragma is.
         body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
         units += [loads * c.load, kept * c.store]
-        units.append((operations * (1 + c.loop / body) + loads + kept) / c.issue)
+        units.append((operations * (1 + c.loop_instructions / body) + loads + kept) / c.issue)
     if on.chain_c:
         latency = c.chain + out_of_registers / s["held"] * c.forward
         waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency

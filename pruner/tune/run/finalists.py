@@ -142,6 +142,12 @@ def retime(
     begun_s, earlier, timed = context.phases.elapsed_s, bool(found), list[str]()
     until_s = begun_s + max(_LEAST_S, _SHARE * begun_s)
     is_late = partial(context.is_over, until_s if limit_s is None else min(until_s, limit_s))
+    few = sum(len(ranked(rows, task.name)) < FEWEST_PROGRAMS for task in tasks)
+    if few:
+        context.log(
+            f"{few} of {len(tasks)} tasks have fewer than {FEWEST_PROGRAMS} programs that ran: "
+            "their best programs are not timed again"
+        )
     for task in sorted(tasks, key=lambda one: -one.weight * one.current_best_s):
         name = task.name
         near, old = near_best(ranked(rows, name), most), found.pop(name, None)

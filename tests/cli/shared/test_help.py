@@ -66,7 +66,8 @@ import sys
 from pruner.cli.shared.door import run_door
 for command in sys.argv[1:]:
     run_door(command, ["--help"])
-    heavy = sorted({"torch", "tvm", "pytorch_lightning", "pandas", "xgboost"} & set(sys.modules))
+    slow = {"torch", "tvm", "pytorch_lightning", "pandas", "xgboost", "numpy"}
+    heavy = sorted(slow & set(sys.modules))
     print(command, heavy, file=sys.stderr)
 """
 

@@ -142,15 +142,15 @@ def retime(
     begun_s, earlier, timed = context.phases.elapsed_s, bool(found), list[str]()
     until_s = begun_s + max(_LEAST_S, _SHARE * begun_s)
     is_late = partial(context.is_over, until_s if limit_s is None else min(until_s, limit_s))
-    few = sum(len(ranked(rows, task.name)) < FEWEST_PROGRAMS for task in tasks)
-    if few:
+    ran = {task.name: ranked(rows, task.name) for task in tasks}
+    if few := sum(len(one) < FEWEST_PROGRAMS for one in ran.values()):
         context.log(
             f"{few} of {len(tasks)} tasks have fewer than {FEWEST_PROGRAMS} programs that ran: "
             "their best programs are not timed again"
         )
     for task in sorted(tasks, key=lambda one: -one.weight * one.current_best_s):
         name = task.name
-        near, old = near_best(ranked(rows, name), most), found.pop(name, None)
+        near, old = near_best(ran[name], most), found.pop(name, None)
         is_ours = near and near[0].latency_s <= task.current_best_s and task.unscheduled is None
         if len(near) < 2 or not is_ours:
             continue

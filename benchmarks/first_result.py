@@ -6,7 +6,7 @@ Every command runs in a process of its own, in an empty folder: its help, a wron
 of a network up to its library, the same command again, and the comparison with baselines. With
 ``demo=true`` also the two trainings of ``make demo``. With ``before=`` the commands of an earlier
 commit take turns with those of this tree. Each row has the wall-clock seconds and the CPU seconds
-of all processes, by round. The last line is one JSON object, which ``results/first_result.json``
+of all processes, by round. A command that the earlier commit lacks is left out. The last line is one JSON object, which ``results/first_result.json``
 keeps.
 """
 
@@ -29,6 +29,7 @@ from common import taken_out
 from pruner.files import write_json
 
 HERE = Path(__file__).resolve().parent
+WRONG, REFUSED = "wrong option", 2  # a row, and its exit code
 DEFAULTS = {"network": "resnet18", "rounds": "3", "before": "", "demo": "false"}
 
 
@@ -39,7 +40,7 @@ def commands(network: str, *, demo: bool) -> dict[str, list[list[str]]]:
     seeds = ["seeds=[0,1,2]", "num_workers=2"]
     found = {
         "help": [["tune.py", "--help"]],
-        "wrong option": [["tune.py", "effort=dra"]],
+        WRONG: [["tune.py", "effort=dra"]],
         "draft to library": [[*draft, "run_id=first"]],
         "the same again": [[*draft, "run_id=second"]],
         "deploy with its table": [["-m", "pruner.cli", "deploy", "run=outputs/tune/first"]],
@@ -56,16 +57,19 @@ def children_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def timed(tree: Path, folder: Path, words: list[list[str]]) -> dict[str, float]:
-    """Run command lines of a tree in a folder; return wall-clock and CPU seconds."""
+def timed(tree: Path, folder: Path, words: list[list[str]], code: int) -> dict[str, float]:
+    """Run command lines of a tree in a folder; return wall-clock and CPU seconds.
+
+    Raises `RuntimeError`: a command ends with another exit code.
+    """
     environment = {**os.environ, "PYTHONPATH": str(tree)}
     start, before_s = time.perf_counter(), children_s()
     for line in words:
         script = [str(tree / line[0])] if line[0].endswith(".py") else [line[0]]
         command = [sys.executable, *script, *line[1:]]
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-        if done.returncode not in (0, 2):
-            raise SystemExit(f"{' '.join(command)}: {done.stderr[-2000:]}")
+        if done.returncode != code:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr[-2000:]}")
     return {"wall_s": time.perf_counter() - start, "cpu_s": children_s() - before_s}
 
 
@@ -87,7 +91,13 @@ def main() -> None:
                     # earlier commits lack this option
                     left_out = {"num_workers=2"} if name == "before" else set()
                     words = [[word for word in line if word not in left_out] for line in lines]
-                    found = timed(tree, folder, words)
+                    try:
+                        found = timed(tree, folder, words, REFUSED if row == WRONG else 0)
+                    except RuntimeError as error:
+                        if name == "now":
+                            raise
+                        print(f"{row}: left out, {error}", file=sys.stderr)
+                        continue
                     print(f"{number + 1}: {name}, {row}: {found}", file=sys.stderr)
                     kept = rows.setdefault(row, {}).setdefault(name, {})
                     for key, seconds in found.items():

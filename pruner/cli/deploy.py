@@ -16,7 +16,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
 from pruner.tune.compare.baselines import FOR_KERNELS, Resources, by_default, check_names
-from pruner.tune.compare.benchmark import BenchmarkSettings
+from pruner.tune.compare.benchmark import FIRST_LOOK, SHORT_BENCHMARK, BenchmarkSettings
 from pruner.tune.compare.compare_runs import (
     KERNEL_BENCHMARK,
     check_equal,
@@ -50,11 +50,13 @@ def deploy(config: DictConfig) -> dict[str, Any]:
         others = [Path(other) for other in several(config.compare)]
         check_names(several(config.baselines))
         check_others(folder, others)
+        names = by_default() if config.baselines is None else several(config.baselines)
+        # in turns with others, it is timed again
+        first = FIRST_LOOK if names or others else SHORT_BENCHMARK
         # one process builds all libraries: its import takes seconds
         with network_worker() as worker:
-            row = deploy_run(folder, run_config, draft=config.draft, worker=worker)
+            row = deploy_run(folder, run_config, draft=config.draft, worker=worker, settings=first)
             platform = network_platform(folder, run_config)
-            names = by_default() if config.baselines is None else several(config.baselines)
             reason, found = cannot_run(platform), {}
             if reason is not None and (config.baselines or others):
                 say(f"no comparison: {reason}")

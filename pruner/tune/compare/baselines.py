@@ -83,11 +83,11 @@ _KINDS: Mapping[str, tuple[str, str, Mapping[str, Any], Mapping[str, Any]]] = {
     ONNXRUNTIME: ("onnxruntime", "OnnxRuntime", {}, {}),
     OPENVINO: ("OpenVINO", "OpenVino", {}, {}),
 }
-_BY_NAME = (AUTOTUNE, OPENVINO)  # not by default
 _OF_ONNX = {  # the packages that they need, and the extra that has them
     ONNXRUNTIME: (("onnx", "onnxruntime", "onnxscript"), "network"),
     OPENVINO: (("onnx", "onnxscript", "openvino"), "network,openvino"),
 }
+_BY_NAME = (AUTOTUNE, OPENVINO, DRAFT)  # not by default
 BASELINES = (*_KINDS, UNTUNED, DRAFT)  # `pruner deploy` times these beside the tuned network
 FOR_KERNELS = (EAGER, COMPILE, AUTOTUNE)  # and beside the kernel of an operator
 
@@ -115,8 +115,8 @@ def check_names(names: Iterable[str], known: Sequence[str] = BASELINES) -> None:
 def by_default() -> list[str]:
     """List the baselines to time where none is named.
 
-    Their packages are installed. The autotuned baseline takes minutes, and OpenVINO needs an extra:
-    both must be named.
+    Their packages are installed. The autotuned baseline takes minutes, OpenVINO needs an extra, and
+    the drafted network is drafted and built again: these must be named.
     """
     return [name for name in BASELINES if name not in _BY_NAME and _lacking(name) is None]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -23,6 +25,7 @@ from pruner.tune.measure.numerics import gaps, largest, step_of
 ROUNDING = 8.0  # units in the last place of the largest term of a sum
 MOST_SCALE = 100.0  # larger terms are no normalised values, but stand for infinity perhaps
 ROUNDED = 0.02  # share of the elements that may be a step apart where a network rounds
+_CALLS = 2  # runs of `save`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +41,24 @@ class BenchmarkSettings:
     seconds each is counted.
     """
 
-    warm_up_s: float = 4.0
-    rounds: int = 20
+    warm_up_s: float = 3.0
+    rounds: int = 12
     turn_s: float = 0.3
-    most_s: float = 60.0
+    most_s: float = 6.0
     prepare_s: float = 900.0
     num_parallel: int = 1
     energy_s: float = 0.0
     energy_turns: int = 3
 
+    def seconds(self, run_s: float) -> float:
+        """Estimate the seconds of all turns of a baseline whose runs take ``run_s``."""
+        turn_s = max(self.turn_s, run_s)
+        turns = min(self.rounds, max(3, math.ceil(self.most_s / turn_s)))
+        return max(self.warm_up_s, run_s) + turns * turn_s
 
-SHORT_BENCHMARK = BenchmarkSettings(rounds=10, turn_s=0.5, most_s=20.0)  # for a single library
+
+# for a single library
+SHORT_BENCHMARK = BenchmarkSettings(warm_up_s=4.0, rounds=10, turn_s=0.5, most_s=20.0)
 FIRST_LOOK = BenchmarkSettings(warm_up_s=1.0, rounds=5, turn_s=0.2, most_s=5.0)  # for a draft
 
 
@@ -170,8 +180,8 @@ def run_interleaved(
     with ExitStack() as stack:
         for group in _groups(baselines, settings.num_parallel):
             race.prepare(group, stack)
-        most_s = len(race.running) * (settings.warm_up_s + settings.rounds * settings.turn_s)
-        log(f"timing {len(race.running)} in turns, about {most_s:.0f} s")
+        about_s = sum(settings.seconds(run_s) for run_s in race.run_s.values())
+        log(f"timing {len(race.running)} in turns, about {about_s:.0f} s")
         race.take_turns()
         if meter is not None and settings.energy_s > 0:
             log(f"counting energy ({meter.name}) in turns of {settings.energy_s:g} s")
@@ -205,6 +215,7 @@ class _Race:
     log: Log
     found: Mapping[str, BaselineTiming]
     running: dict[str, _BaselineWorker] = field(default_factory=dict)
+    run_s: dict[str, float] = field(default_factory=dict)  # estimates, of the running baselines
 
     def outputs(self, name: str) -> Path:
         return self.folder / f"{name}-outputs.npz"
@@ -221,7 +232,9 @@ class _Race:
             with self._dropped_if_it_fails(one.name) as row:
                 facts = process.answer(self.settings.prepare_s)
                 # outputs before any timing; this is also the run that allocates memory
+                start_s = time.monotonic()
                 process.ask(save.__name__, self.outputs(one.name), self.settings.prepare_s)
+                self.run_s[one.name] = (time.monotonic() - start_s) / _CALLS
                 row.facts = {**one.facts, **facts}
                 self.running[one.name] = process
 

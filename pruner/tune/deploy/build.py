@@ -3,41 +3,50 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pruner.archives import write_arrays
-from pruner.errors import PrunerError, lines_of
-from pruner.files import read_json, temporaries_in
+from pruner.errors import DataError, PrunerError, lines_of
+from pruner.files import as_written, digest_of, read_json, temporaries_in, write_json
 from pruner.processes import Worker, ask
 from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
 from pruner.tune.compiling import foreign_triple, link, pass_context, written_out
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks, keys_of
-from pruner.tune.deploy.built_files import TEMPORARY
+from pruner.tune.deploy.built_files import BUILT_FILE, LIBRARY, TEMPORARY, WORK
 from pruner.tune.deploy.interface import Interface, with_interface
 from pruner.tune.kinds import CUDA, is_cuda
 from pruner.tune.measure.numerics import Kind, other_inputs
 from pruner.tune.measure.numerics import inputs as seeded
-from pruner.tune.networks.extraction import TASKS
+from pruner.tune.networks.extraction import TASKS, software
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.onnx_import import multiplies_integers
 from pruner.tune.networks.plain import with_tensors
-from pruner.tune.networks.request import REQUEST, NetworkRequest, read_lowered
+from pruner.tune.networks.request import (
+    LOWERED,
+    REQUEST,
+    NetworkRequest,
+    keeps_lowered,
+    read_lowered,
+)
 from pruner.tune.networks.rewrites.operators import functions_of
 from pruner.tune.networks.signature import last_scales
 from pruner.tune.networks.source import NetworkSource, example_of, inputs_of
 from pruner.tune.networks.variants.choosing import write_variants as write_variants  # also
 from pruner.tune.phases import Stopwatch
+from pruner.tune.run.database import RECORDS, WORKLOADS
 from pruner.tune.tvm_import import load_tvm
 
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
@@ -48,7 +57,7 @@ _LIMIT_S = 3600.0  # of the second process
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """The library, its schedules, and the seconds of each step."""
+    """The library, its schedules, and the seconds of each step, also of an earlier build."""
 
     library: Path
     applied: Applied
@@ -96,13 +105,37 @@ def build_here(
 ) -> Built:
     """Build the library of a run's network from its tasks' records.
 
+    An earlier library from equal parts is taken.
     ``sources`` are databases by name, in order of precedence. ``reference``: also write inputs and
     the outputs that torch (onnxruntime for an ONNX file) has for them, into the folder of the
     library. Raises `PrunerError`: see :func:`build_network`.
     """
-    watch, notes = Stopwatch(), list[str]()
-    request = NetworkRequest.read(folder / REQUEST)
+    watch, request = Stopwatch(), NetworkRequest.read(folder / REQUEST)
     library.parent.mkdir(parents=True, exist_ok=True)
+    made_from = _made_from(folder, request, sources, threads)
+    built = _earlier(folder, library, made_from)
+    if built is None:
+        # first: it must never describe another library
+        library.with_name(BUILT_FILE).unlink(missing_ok=True)
+        built = _new(folder, request, sources, library, threads)
+        content = {**asdict(built), "library": "", "made_from": made_from}
+        write_json(library.with_name(BUILT_FILE), content, indent=1)
+    if not reference:
+        return built
+    with watch.time("reference"):
+        notes = _reference(request.source, library.parent, threads, built.interface)
+    return replace(built, notes=notes, seconds={**built.seconds, **watch.seconds})
+
+
+def _new(
+    folder: Path,
+    request: NetworkRequest,
+    sources: Mapping[str, Path],
+    library: Path,
+    threads: int,
+) -> Built:
+    """Apply the records and compile."""
+    watch = Stopwatch()
     with temporaries_in(library.parent / TEMPORARY):
         with watch.time("import"):
             module, target = read_lowered(folder), request.tvm_target()
@@ -121,17 +154,49 @@ def build_here(
                 unfinished = library.with_name(f".{library.name}")  # the suffix is the format
                 link(executable, target, unfinished, objects=half.objects)
                 unfinished.replace(library)
-        if reference:
-            with watch.time("reference"):
-                notes += _reference(request.source, library.parent, threads, interface)
     return Built(
         library=library,
         applied=applied,
         size_bytes=library.stat().st_size,
         seconds=watch.seconds,
         interface=interface,
-        notes=notes,
     )
+
+
+def _made_from(
+    folder: Path, request: NetworkRequest, sources: Mapping[str, Path], threads: int
+) -> str | None:
+    """Compute a digest of all that a library depends on; None if the network is imported anew."""
+    if not keeps_lowered(folder, request.source):
+        return None
+    lowered = (folder / LOWERED).stat()
+    places = [folder / REQUEST, folder / TASKS]
+    places += [place / name for place in sources.values() for name in (RECORDS, WORKLOADS)]
+    parts = [software(), threads, lowered.st_mtime_ns, lowered.st_size]
+    parts += [(path.name, digest_of([path]) if path.is_file() else None) for path in places]
+    return sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _earlier(folder: Path, library: Path, made_from: str | None) -> Built | None:
+    """Return the library of an earlier build from equal parts, if it is still in its place."""
+    kept = library.with_name(BUILT_FILE)
+    if made_from is None or not kept.is_file():
+        return None
+    try:
+        with as_written(kept):
+            found = read_json(kept, dict)
+            if found.pop("made_from") != made_from:
+                return None
+            interface = Interface.of_json(found["interface"])
+            parts = {"applied": Applied(**found["applied"]), "interface": interface}
+            # a checked library was moved to its place in the run folder
+            places = [library, *([folder / LIBRARY] if library.parent == folder / WORK else [])]
+            for path in places:
+                if path.is_file() and path.stat().st_size == found["size_bytes"]:
+                    return Built(**{**found, **parts, "library": path})
+    except DataError as error:
+        logger.warning("%s; the library is built again", error)
+    return None
 
 
 def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:

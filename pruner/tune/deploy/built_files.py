@@ -8,6 +8,7 @@ from pruner.files import check_links, held
 
 DEPLOY_FILE, LIBRARY, LOADER, LOG = "deploy.json", "network.so", "run_network.py", "deploy.log"
 WORK = "deploy"  # a folder: inputs, expected outputs, logs, a library that is not checked yet
+BUILT_FILE = "built.json"  # in it: the build of the library, and a digest of its parts
 TEMPORARY = "temporary"  # in it: files that killed compilers leave
 KERNELS_FILE = "kernels_beside.json"  # of operators
 COMPARISON_FILE, REPORT = "beside.json", "report.html"  # results of the library

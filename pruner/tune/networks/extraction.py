@@ -245,9 +245,14 @@ class KeptImport:
                     about["source"]["name"] = file_digest(file, "sha256").hexdigest()
             except OSError:  # the import says why it cannot be read
                 return None
-        about["versions"] = [sys.version, *map(_version, _PACKAGES)]
-        about["code"] = digest_of(sorted(Path(tune.__path__[0]).rglob("*.py")))
+        about |= software()
         return self._folder / sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def software() -> dict[str, Any]:
+    """Describe the versions and the code that import and build networks."""
+    code = digest_of(sorted(Path(tune.__path__[0]).rglob("*.py")))
+    return {"versions": [sys.version, *map(_version, _PACKAGES)], "code": code}
 
 
 def _version(package: str) -> str | None:

@@ -113,6 +113,15 @@ def save_lowered(module: Any, folder: Path) -> None:
     write_text(folder / LOWERED, str(tvm.ir.save_json(module)))
 
 
+def keeps_lowered(folder: Path, source: NetworkSource) -> bool:
+    """Check that a folder keeps the lowered network of the present source file."""
+    kept, path = folder / LOWERED, source.path
+    if not kept.is_file() or path is None or not path.is_file():
+        return kept.is_file()
+    # the user may have exported the file again
+    return path.stat().st_mtime <= kept.stat().st_mtime
+
+
 def read_lowered(folder: Path) -> Any:
     """Read the lowered network of a folder, or import it anew.
 
@@ -120,12 +129,7 @@ def read_lowered(folder: Path) -> Any:
     `PrunerError`: it cannot be imported, in one line.
     """
     request, kept = NetworkRequest.read(folder / REQUEST), folder / LOWERED
-    source = request.source.path
-    is_kept = kept.is_file()
-    if is_kept and source is not None and source.is_file():
-        # the user may have exported the file again
-        is_kept = source.stat().st_mtime <= kept.stat().st_mtime
-    if not is_kept:
+    if not keeps_lowered(folder, request.source):
         return lowered_network(request)[0]
     tvm, relax = load_tvm().tvm, load_tvm().relax
     with as_written(kept):

@@ -79,7 +79,7 @@ def test_what_cannot_run_says_why(monkeypatch):
         "onnxruntime not installed; run: pip install 'pruner[network]'"
     )
     assert found["draft"].missing == "no draft here"
-    unusual = ("autotune", "onnxruntime", "openvino")
+    unusual = ("autotune", "onnxruntime", "openvino", "draft")
     assert baselines.by_default() == [n for n in baselines.BASELINES if n not in unusual]
     monkeypatch.setattr(baselines, "find_spec", lambda name: name)
     gpu = Resources(threads=2, device="cuda")

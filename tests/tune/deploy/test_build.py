@@ -27,11 +27,11 @@ from pruner.tune.deploy.built_files import WORK, deploying
 from pruner.tune.deploy.network import Deployed, cannot_run, deploy_network
 from pruner.tune.measure.jobs import RpcAddress
 from pruner.tune.measure.machine import platform_analyzer
-from pruner.tune.networks import request
+from pruner.tune.networks import draft_network, request
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks, write_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.run.database import Database
+from pruner.tune.run.database import RECORDS, Database
 from pruner.tune.tvm_import import load_tvm
 from tests.paths import REPOSITORY
 from tests.tune.networks import small_networks
@@ -173,8 +173,12 @@ def test_a_file_becomes_a_right_library(write, products, platform, tmp_path, in_
 
 
 @pytest.mark.tvm
-def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, runs_here):
-    """The network is in the run folder; outputs are compared where an earlier build kept them."""
+def test_a_run_goes_on_where_its_file_was_moved(
+    platform, tmp_path, in_process, runs_here, monkeypatch
+):
+    """The network is in the run folder; outputs are compared where an earlier build kept them.
+    It is compiled once, and again where a part of it is another."""
+    monkeypatch.setattr(build, "compiled", compiled := Mock(wraps=build.compiled))
     path = exported(tmp_path, "faint")
     prepared(str(path), platform, tmp_path)
     path.rename(tmp_path / "moved.pt2")
@@ -188,6 +192,16 @@ def test_a_run_goes_on_where_its_file_was_moved(platform, tmp_path, in_process, 
     assert deployed.relative_error < 1e-5
     assert "outputs of an earlier build" in deployed.notes[0]
     assert (tmp_path / built_files.LIBRARY).is_file()
+    assert compiled.call_count == 1
+    assert {"apply", "build"} <= set(deployed.seconds)
+    (tmp_path / built_files.LIBRARY).write_bytes(b"another")
+    assert network.deploy_network(tmp_path, platform, None).size_bytes == deployed.size_bytes
+    assert compiled.call_count == 2
+    records = tmp_path / draft_network.FOLDER / RECORDS
+    with records.open("a") as file:
+        file.write("\n")
+    network.deploy_network(tmp_path, platform, None)
+    assert compiled.call_count == 3
 
 
 @pytest.mark.tvm

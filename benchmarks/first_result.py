@@ -6,8 +6,8 @@ Every command runs in a process of its own, in an empty folder: its help, a wron
 of a network up to its library, the same command again, and the comparison with baselines. With
 ``demo=true`` also the two trainings of ``make demo``. With ``before=`` the commands of an earlier
 commit take turns with those of this tree. Each row has the wall-clock seconds and the CPU seconds
-of all processes, by round. A command that the earlier commit lacks is left out. The last line is one JSON object, which ``results/first_result.json``
-keeps.
+of all processes, by round. A command that the earlier commit lacks is left out. The last line is
+one JSON object, which ``results/first_result.json`` keeps.
 """
 
 from __future__ import annotations

@@ -202,7 +202,8 @@ class Campaign(Comparison):
     def _beside(self, folder: Path, words: list[str], needs: tuple[Step, ...]) -> Step:
         leaves = folder / COMPARISON_FILE
         name = f"{folder.name}, beside others"
-        words = ["deploy", f"run={folder}", *words]
+        baselines = "baselines=[eager,compile,onnxruntime,untuned,draft]"
+        words = ["deploy", f"run={folder}", baselines, *words]
         return Step(name=name, words=words, leaves=leaves, kind="beside", needs=needs)
 
     def starts(self, network: str, seed: int) -> tuple[float | None, float | None]:

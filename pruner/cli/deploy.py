@@ -10,13 +10,13 @@ from omegaconf import DictConfig
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import CONFIG_FILE, read_config
-from pruner.cli.tuning.network import database_of, deploy_run, network_platform
-from pruner.cli.tuning.platform import load_draft, placed_platform
+from pruner.cli.tuning.network import database_of, deploy_run, network_platform, run_draft
+from pruner.cli.tuning.platform import placed_platform
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 from pruner.study.network.page import write_report
 from pruner.tune.compare.baselines import FOR_KERNELS, Resources, by_default, check_names
-from pruner.tune.compare.benchmark import FIRST_LOOK, SHORT_BENCHMARK, BenchmarkSettings
+from pruner.tune.compare.benchmark import BenchmarkSettings
 from pruner.tune.compare.compare_runs import (
     KERNEL_BENCHMARK,
     check_equal,
@@ -51,11 +51,10 @@ def deploy(config: DictConfig) -> dict[str, Any]:
         check_names(several(config.baselines))
         check_others(folder, others)
         names = by_default() if config.baselines is None else several(config.baselines)
-        # in turns with others, it is timed again
-        first = FIRST_LOOK if names or others else SHORT_BENCHMARK
+        _check_energy(config, timed=bool(names or others))
         # one process builds all libraries: its import takes seconds
         with network_worker() as worker:
-            row = deploy_run(folder, run_config, draft=config.draft, worker=worker, settings=first)
+            row = deploy_run(folder, run_config, draft=config.draft, worker=worker)
             platform = network_platform(folder, run_config)
             reason, found = cannot_run(platform), {}
             if reason is not None and (config.baselines or others):
@@ -67,7 +66,7 @@ def deploy(config: DictConfig) -> dict[str, Any]:
                     names,
                     others,
                     platform=platform,
-                    analyzer=load_draft(platform),
+                    analyzer=run_draft(platform, run_config),
                     settings=settings,
                     meter=meter,
                     worker=worker,
@@ -106,6 +105,9 @@ def _check_baselines(
     """Refuse unfair or impossible comparisons before anything is compiled."""
     others = [Path(other) for other in several(config.compare)]
     check_names(several(config.baselines), FOR_KERNELS)
+    _check_energy(config, timed=bool(config.baselines or others))
+    if not config.draft:
+        raise PrunerError("draft=false is for networks; leave it out for operators")
     if platform.device == OPENCL and config.baselines:
         raise PrunerError(
             f"baselines={config.baselines}: torch runs on no OpenCL device; leave it out"
@@ -147,13 +149,20 @@ def _compared_kernels(
     return {task: compared.by_name for task, compared in found.items()}
 
 
+def _check_energy(config: DictConfig, *, timed: bool) -> None:
+    """Refuse seconds out of range, or without a comparison that counts energy."""
+    seconds = config.energy
+    if not 0 <= seconds <= _LONGEST_TURN_S:
+        raise PrunerError(f"energy={seconds}: seconds of a turn, 0 to {_LONGEST_TURN_S:g}")
+    if seconds and not timed:
+        raise PrunerError(f"energy={seconds}: nothing is timed; add baselines=[eager]")
+
+
 def _energy(
     config: DictConfig, platform: Platform, settings: BenchmarkSettings
 ) -> tuple[BenchmarkSettings, EnergyMeter | None]:
     """Choose the settings and meter for ``energy=``; report a missing meter."""
     seconds = config.energy
-    if not 0 <= seconds <= _LONGEST_TURN_S:
-        raise PrunerError(f"energy={seconds}: seconds of a turn, 0 to {_LONGEST_TURN_S:g}")
     meter = energy_meter(platform.device) if seconds else None
     if seconds and meter is None:
         say("no energy is measured: neither NVML nor powercap is available")

@@ -4,7 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
+from pruner.cli.deploy import _check_energy
+from pruner.errors import PrunerError
 from tests.commands import ran
 from tests.tune.unhurried import UNHURRIED
 
@@ -61,3 +64,10 @@ def test_what_is_no_run_of_tune_is_told_in_one_line(command, tmp_path):
     assert err.splitlines()[-1].endswith("a run of another command, it has no network=")
     (tmp_path / "config.yaml").write_text("network: [", encoding="utf-8")
     assert "no configuration" in command("deploy", f"run={tmp_path}").refusal
+
+
+def test_energy_without_a_comparison_is_refused_before_any_work():
+    for seconds, timed, words in ((2, False, "nothing is timed"), (100, True, "0 to 60")):
+        with pytest.raises(PrunerError, match=words):
+            _check_energy(OmegaConf.create({"energy": seconds}), timed=timed)
+    _check_energy(OmegaConf.create({"energy": 2}), timed=True)

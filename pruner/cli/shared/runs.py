@@ -12,9 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pruner.cli.shared.options import RENAMED, check_options, plain
-from pruner.cli.shared.trust import is_own, named_code, signature
+from pruner.cli.shared.trust import named_code
 from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_text
+from pruner.signing import is_own, signature
 
 CONFIG_FILE = "config.yaml"
 MAX_CHARS = 1 << 18  # of a configuration: runs write some kilobytes

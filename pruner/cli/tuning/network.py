@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.options import choice, plain
 from pruner.cli.shared.output import say
@@ -15,6 +15,7 @@ from pruner.cli.shared.trust import named_code
 from pruner.cli.tuning.platform import chosen_platform, load_draft, network_format, platform_of
 from pruner.errors import DataError, PrunerError
 from pruner.files import save_metrics
+from pruner.models.analyzer.analyzer import Analyzer
 from pruner.processes import Worker
 from pruner.tune.compare.benchmark import FIRST_LOOK, SHORT_BENCHMARK, BenchmarkSettings
 from pruner.tune.deploy.build import network_worker
@@ -314,7 +315,7 @@ def deploy_run(
         built = deploy_faster(
             folder,
             platform,
-            load_draft(platform),
+            run_draft(platform, config),
             database=database_of(config),
             draft=draft,
             seed=config.seed,
@@ -337,6 +338,12 @@ def network_platform(folder: Path, config: DictConfig) -> Platform:
             "start a new one"
         )
     return platform_of(config, json.dumps(dict(request.target)))
+
+
+def run_draft(platform: Platform, config: DictConfig) -> Analyzer | None:
+    """Load the analyzer of a run, in the form that its configuration names."""
+    form = OmegaConf.select(config, "draft.form")  # runs of earlier versions have none
+    return load_draft(platform) if form is None else load_draft(platform, form)
 
 
 def database_of(config: DictConfig) -> Path | None:

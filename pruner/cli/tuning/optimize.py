@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pruner.cli.shared.door import command_config
+from pruner.cli.shared.known import check_idle
 from pruner.cli.shared.output import quiet
 from pruner.cli.shared.runs import new_run_folder, save_config
 from pruner.cli.tune import run
@@ -98,6 +99,7 @@ def _run(
     given = arguments_of(inputs)
     name = type(model).__name__
     with torch.random.fork_rng(devices=[]), command_config("tune", words) as config:
+        check_idle("tune", config, ("resume", "list", "plot"), "optimize starts a new run")
         program = _exported(model, given)
         place = _new_folder(folder, config, name)
         with held(place):

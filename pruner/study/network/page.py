@@ -72,7 +72,7 @@ def _headline(run: NetworkRun) -> Iterator[str]:
     elif run.ours:
         yield (
             f"Nothing was timed with it yet: pruner deploy run={run.folder} adds torch eager and"
-            " compiled, onnxruntime, and TVM untuned and with drafted schedules only."
+            " compiled, onnxruntime, and TVM untuned."
         )
 
 

@@ -42,9 +42,9 @@ class BenchmarkSettings:
     """
 
     warm_up_s: float = 3.0
-    rounds: int = 12
+    rounds: int = 10
     turn_s: float = 0.3
-    most_s: float = 6.0
+    most_s: float = 5.0
     prepare_s: float = 900.0
     num_parallel: int = 1
     energy_s: float = 0.0

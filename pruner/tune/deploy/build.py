@@ -21,6 +21,7 @@ from pruner.archives import write_arrays
 from pruner.errors import DataError, PrunerError, lines_of
 from pruner.files import as_written, digest_of, read_json, temporaries_in, write_json
 from pruner.processes import Worker, ask
+from pruner.signing import is_own, signature
 from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
 from pruner.tune.compiling import foreign_triple, link, pass_context, written_out
 from pruner.tune.cuda import provide_compiler
@@ -118,7 +119,7 @@ def build_here(
         # first: it must never describe another library
         library.with_name(BUILT_FILE).unlink(missing_ok=True)
         built = _new(folder, request, sources, library, threads)
-        content = {**asdict(built), "library": "", "made_from": made_from}
+        content = {**asdict(built), "library": "", "signed": signature(_text(made_from, library))}
         write_json(library.with_name(BUILT_FILE), content, indent=1)
     if not reference:
         return built
@@ -178,25 +179,28 @@ def _made_from(
 
 
 def _earlier(folder: Path, library: Path, made_from: str | None) -> Built | None:
-    """Return the library of an earlier build from equal parts, if it is still in its place."""
+    """Return the library of this user's earlier build from equal parts, if nothing changed it."""
     kept = library.with_name(BUILT_FILE)
     if made_from is None or not kept.is_file():
         return None
     try:
         with as_written(kept):
             found = read_json(kept, dict)
-            if found.pop("made_from") != made_from:
-                return None
+            signed = found.pop("signed")
             interface = Interface.of_json(found["interface"])
             parts = {"applied": Applied(**found["applied"]), "interface": interface}
             # a checked library was moved to its place in the run folder
             places = [library, *([folder / LIBRARY] if library.parent == folder / WORK else [])]
             for path in places:
-                if path.is_file() and path.stat().st_size == found["size_bytes"]:
+                if path.is_file() and is_own(_text(made_from, path), signed):
                     return Built(**{**found, **parts, "library": path})
     except DataError as error:
         logger.warning("%s; the library is built again", error)
     return None
+
+
+def _text(made_from: str | None, library: Path) -> str:
+    return f"{made_from} {digest_of([library])}"
 
 
 def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:

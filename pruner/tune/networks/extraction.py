@@ -40,6 +40,7 @@ _ABOUT = "about.json"  # why a kept import has not the requested layout, or null
 _FILES = (WEIGHTS, LOWERED, REQUEST, TASKS)
 _MOST_BYTES = 2 << 30  # of all entries; the entries that were not used for longest go first
 _ABANDONED_S = 86400.0  # age of a temporary folder that a killed command left
+_DIGITS, _UNFINISHED = 32, ".import-"  # names of entries, and of folders that are being written
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "torch", "torchvision", "onnx", "onnxscript")
 
 
@@ -224,13 +225,15 @@ class KeptImport:
             if sum(sizes.values()) > _MOST_BYTES:
                 return
             entry.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".") as made:
+            with tempfile.TemporaryDirectory(dir=entry.parent, prefix=_UNFINISHED) as made:
                 for name in _FILES:
                     shutil.copyfile(place / name, Path(made) / name)
                 write_json(Path(made) / _ABOUT, {"reason": reason, "sizes": sizes})
                 Path(made).rename(entry)
                 Path(made).mkdir()  # which the context removes
-            drop_oldest(entry.parent.iterdir(), _MOST_BYTES)
+            # the user may keep other folders beside ours
+            ours = [*entry.parent.glob("[0-9a-f]" * _DIGITS), *entry.parent.glob(f"{_UNFINISHED}*")]
+            drop_oldest(ours, _MOST_BYTES)
 
     def _find(self) -> Path | None:
         """Return the folder that has, or may get, the import."""
@@ -246,7 +249,9 @@ class KeptImport:
             except OSError:  # the import says why it cannot be read
                 return None
         about |= software()
-        return self._folder / sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:32]
+        return (
+            self._folder / sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:_DIGITS]
+        )
 
 
 def software() -> dict[str, Any]:

@@ -200,8 +200,10 @@ def table_rows(
 
 
 def _modelled(task: LiveTask, programs: Sequence[FinalProgram]) -> list[FinalProgram]:
+    if not programs:
+        return []  # this task's spaces may be refused, or were never opened
     search = task.search
-    if not programs or not isinstance(search, DecisionSearch):
+    if not isinstance(search, DecisionSearch):
         return list(programs)
     assert isinstance(search.space, UnionSpace), task.name
     rows = np.array([search.row(one.trial.space, one.trial.decisions) for one in programs])

@@ -16,7 +16,7 @@ from pruner.search.history import Candidate
 from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.ansor import Ansor
-from pruner.tune.run.database import Database, open_database
+from pruner.tune.run.database import Database, foreign_target, open_database
 from pruner.tune.run.final_choice import (
     FinalChoice,
     choose_programs,
@@ -96,6 +96,14 @@ def _tuned(
     meter = run_meter(options)
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
     database = Database(None) if options.compile_only else open_database(work_dir, own=own, log=log)
+    if not own:
+        records = database.tvm_database.get_all_tuning_records()
+        other = foreign_target(records, options.platform.target)
+        if other is not None and not options.compile_only:
+            raise PrunerError(
+                f"work_dir={work_dir}: holds records of another target, {other}; give each target "
+                "its own folder"
+            )
     log("starting the processes that build and run programs")
     with DeviceMeasurer(options.platform, options.measure, phases, folder / BUILDS) as measurer:
         context = RunContext(

@@ -5,6 +5,7 @@ import hmac
 import pytest
 from omegaconf import OmegaConf
 
+from pruner import signing
 from pruner.cli.shared import trust
 from pruner.cli.shared.known import composed
 from pruner.cli.shared.runs import CONFIG_FILE, read_config, save_config
@@ -63,20 +64,20 @@ def test_what_conf_names_is_no_code_of_somebody_else(user, tmp_path, command):
 
 
 def test_the_key_is_made_once_and_nobody_else_reads_it(user):
-    first = trust.signature("text")
-    assert trust.signature("text") == first != trust.signature("texts")
-    assert trust.key_file().stat().st_mode & 0o777 == 0o600
-    assert len(trust.key_file().read_bytes()) == trust.KEY_BYTES
-    assert [path.name for path in trust.key_file().parent.iterdir()] == ["key"]
+    first = signing.signature("text")
+    assert signing.signature("text") == first != signing.signature("texts")
+    assert signing.key_file().stat().st_mode & 0o777 == 0o600
+    assert len(signing.key_file().read_bytes()) == signing.KEY_BYTES
+    assert [path.name for path in signing.key_file().parent.iterdir()] == ["key"]
     user("other")
-    assert trust.signature("text") != first
+    assert signing.signature("text") != first
 
 
 def test_without_a_place_for_a_key_nothing_is_signed(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
-    assert trust.signature("text") == ""
-    assert not trust.is_own("text", "")
+    assert signing.signature("text") == ""
+    assert not signing.is_own("text", "")
     save_config(tmp_path, OmegaConf.create({"seed": 3}))
     assert ", signed" not in (tmp_path / CONFIG_FILE).read_text()
     assert read_config(tmp_path / CONFIG_FILE).seed == 3
@@ -85,9 +86,9 @@ def test_without_a_place_for_a_key_nothing_is_signed(tmp_path, monkeypatch):
 def test_with_an_empty_key_nobody_signs(user):
     """As a disk that was full might leave it; anybody knows that key."""
     user("mine")
-    trust.signature("x")
+    signing.signature("x")
     for left in (b"", b"short"):
-        trust.key_file().write_bytes(left)
+        signing.key_file().write_bytes(left)
         forged = hmac.new(left, b"options", "sha256").hexdigest()
-        assert not trust.is_own("options", forged)
-        assert len(trust.key_file().read_bytes()) == trust.KEY_BYTES
+        assert not signing.is_own("options", forged)
+        assert len(signing.key_file().read_bytes()) == signing.KEY_BYTES

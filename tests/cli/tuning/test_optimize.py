@@ -148,6 +148,7 @@ def test_a_module_that_cannot_be_taken_is_told_in_one_line(module, given, told, 
         ({"layout": "HWNC"}, "layout=HWNC: choose auto, NCHW or NHWC"),
         ({"threads": 0}, "num-cores must be at least 1"),
         ({"options": ["sead=3"]}, "sead is unknown; did you mean seed"),
+        ({"options": ["list=true"]}, "leave list= out: optimize starts a new run"),
     ],
 )
 def test_options_are_those_of_the_command(words, told, tmp_path):

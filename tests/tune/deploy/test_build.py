@@ -194,7 +194,8 @@ def test_a_run_goes_on_where_its_file_was_moved(
     assert (tmp_path / built_files.LIBRARY).is_file()
     assert compiled.call_count == 1
     assert {"apply", "build"} <= set(deployed.seconds)
-    (tmp_path / built_files.LIBRARY).write_bytes(b"another")
+    library = (tmp_path / built_files.LIBRARY).read_bytes()
+    (tmp_path / built_files.LIBRARY).write_bytes(library[:-1] + bytes([library[-1] ^ 1]))
     assert network.deploy_network(tmp_path, platform, None).size_bytes == deployed.size_bytes
     assert compiled.call_count == 2
     records = tmp_path / draft_network.FOLDER / RECORDS
@@ -264,6 +265,7 @@ def test_wrong_outputs_are_an_error_and_no_result(platform, tmp_path, in_process
     assert not [name for name in found if (tmp_path / name).exists()]
     assert (tmp_path / "metrics.json").exists()
     assert (tmp_path / "deploy" / built_files.LIBRARY).is_file()
+    assert not (tmp_path / "deploy" / built_files.BUILT_FILE).exists()
 
 
 @pytest.mark.tvm

@@ -144,15 +144,17 @@ def test_a_large_import_drops_no_others(kept, imported, entry, tmp_path, monkeyp
 
 
 def test_folders_of_killed_commands_are_removed_when_old(imported, tmp_path):
-    for name, time_s in ((".old", 0), (".new", None)):
+    (tmp_path / "cache" / ".git").mkdir(parents=True)
+    os.utime(tmp_path / "cache" / ".git", (0, 0))  # of the user's
+    for name, time_s in ((".import-old", 0), (".import-new", None)):
         folder = tmp_path / "cache" / name
         folder.mkdir(parents=True)
         (folder / WEIGHTS).write_text("a part")
         os.utime(folder, None if time_s is None else (time_s, time_s))
     KeptImport(tmp_path / "cache", request()).keep(imported, None)
     left = sorted(path.name for path in (tmp_path / "cache").iterdir())
-    assert left[0] == ".new"
-    assert len(left) == 2
+    assert left[:2] == [".git", ".import-new"]
+    assert len(left) == 3
 
 
 @pytest.mark.parametrize(

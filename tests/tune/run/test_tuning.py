@@ -6,7 +6,7 @@ from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, PropertyMock
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from pruner.tune.phases import Phases
 from pruner.tune.run import setup
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
-from pruner.tune.run.final_choice import FinalChoice, FinalProgram
+from pruner.tune.run.final_choice import FinalChoice, FinalProgram, _modelled
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.result import TaskOutcome, Tuned
 from pruner.tune.tvm_import import load_tvm
@@ -32,6 +32,7 @@ from pruner.tune.workloads import arguments, from_file, load_workloads
 from tests.paths import REPOSITORY
 from tests.tune.held import held_elsewhere
 from tests.tune.run.test_journal import trial
+from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
 EXAMPLE = REPOSITORY / "docs" / "examples" / "programs.py"
@@ -170,6 +171,23 @@ def test_a_folder_of_another_process_is_refused_untouched(tmp_path, place, small
         tune(small, options(trials=2, **changes), folder)
     assert f"process {other.pid} on" in str(refused.value)
     assert built.is_file()
+
+
+def test_a_shared_database_of_another_target_is_refused(tmp_path, small):
+    """TVM's own question for the best program does not look at the target."""
+    schedule = load_tvm().s_tir.Schedule(small.module)
+    schedule.annotate(schedule.get_sblock("root"), "mark", "a trace must not be empty")
+    (tmp_path / "shared").mkdir()
+    Database(tmp_path / "shared").commit(small.module, schedule, (1.0,), target_of(7))
+    with pytest.raises(PrunerError, match=r"holds records of another target, .*its own folder"):
+        tune(small, options(trials=2, work_dir=tmp_path / "shared"), tmp_path / "own")
+
+
+def test_no_joules_are_modelled_for_a_task_without_programs():
+    """Its spaces are not opened: they may be refused."""
+    task = Mock()
+    type(task).search = PropertyMock(side_effect=PrunerError("refused"))
+    assert _modelled(task, []) == []
 
 
 def latency_of(row):

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.known import NETWORK_POLICY
+from pruner.cli.shared.known import NETWORK_POLICY, check_idle
 from pruner.cli.shared.options import build, choice, plain, words_of
 from pruner.cli.shared.output import print_result, quiet, say
 from pruner.cli.shared.runs import open_run, resumed_config, save_config
@@ -27,6 +27,9 @@ from pruner.tune.tvm_import import cpus_only
 from pruner.tune.workloads import arguments, load_workloads
 
 _NETWORK = "leave variants out, or name network=MODULE:FACTORY (docs/variants.md, single operators)"
+_NOT_DRAFTED = (
+    "spaces", "verify", "refit", "task_order", "online_fit", "budget.batch", "budget.tolerance"
+)  # fmt: skip
 ENDS = ("trials", "seconds", "patience")  # of a budget
 MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy")  # may change
 
@@ -67,10 +70,15 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
             f"objective={config.objective}: a network is tuned for latency; leave it out, or name "
             "an operator (workload=) without variants=true"
         )
+    if config.network is None and folder is None:
+        of_networks = "it is of a network (network=NAME); operators have workload.dtype="
+        check_idle("tune", config, ("layout", "precision"), of_networks)
     if config.network is not None and config.list:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:
         effort.budget(plain(config.budget), None)  # refuses an end that would have no effect
+        if folder is None:
+            check_idle("tune", config, _NOT_DRAFTED, "effort=draft measures and learns nothing")
         words = [word for word in words_of("policy") if word != NETWORK_POLICY]
         chosen = f"policy={choice('policy')}"
         if folder is None and chosen != NETWORK_POLICY and not words:

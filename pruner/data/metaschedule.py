@@ -26,6 +26,7 @@ from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.stream import read_lines
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+DRAFTS = "drafted.json"  # in a folder whose records are drafts of a network
 _RENAMED = {"GetBlock": "GetSBlock"}
 # Fields that instructions got over the releases, with the values that earlier releases meant.
 _ATTRIBUTES: dict[str, list[Any]] = {
@@ -72,14 +73,17 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
     """Find pairs (workloads, records) of files below a folder; count its other files.
 
     The contents name the kind, names tell which of several belong together; a file alone is paired
-    with one that is not there. `logs` may also be a file of the pair.
+    with one that is not there. `logs` may also be a file of the pair. Drafts of a network's run are
+    left out: nothing measured them.
     """
     if not logs.exists():
         return [], 0
     if logs.is_file() and _kind(logs) is None:
         return [], 1
     files = sorted(logs.rglob("*")) if logs.is_dir() else sorted(logs.parent.glob("*"))
-    kinds = {path: _kind(path) for path in files if path.is_file() and path.name[0] != "."}
+    drafts = {path.parent for path in files if path.name == DRAFTS}
+    files = [path for path in files if path.parent not in drafts and path.name[0] != "."]
+    kinds = {path: _kind(path) for path in files if path.is_file()}
     workloads = [path for path, kind in kinds.items() if kind == WORKLOADS]
     pairs = []
     for path in (path for path, kind in kinds.items() if kind == RECORDS):

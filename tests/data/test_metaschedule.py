@@ -103,6 +103,8 @@ def test_databases_are_known_by_their_contents(folder, pack):
     assert find_databases(theirs / "a_workloads.json.packed") == (found[:1], 0)
     assert find_databases(theirs / "ansor.json") == ([], 1)
     assert find_databases(theirs / "misspelt.json") == ([], 0)
+    (theirs / "drafted.json").write_text("[]")  # drafts of a network: nothing measured them
+    assert theirs not in {path.parent for pair in find_databases(folder)[0] for path in pair}
 
 
 def test_half_a_database_is_paired_with_a_file_that_is_not_there(folder):

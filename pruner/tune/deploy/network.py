@@ -54,6 +54,7 @@ CHOSEN, MEASURED, DRAFTED = "chosen", "measured", "drafted"
 
 _LOADER = '''"""Run the tuned network with TVM; pip install apache-tvm numpy."""
 import os{alone}
+os.environ.setdefault("TVM_NUM_THREADS", "{threads}")  # TVM alone uses half of the processors
 import numpy, tvm
 from tvm.runtime.vm import VirtualMachine
 folder = os.path.dirname(os.path.abspath(__file__))
@@ -337,6 +338,7 @@ def put(folder: Path, deployed: Deployed, platform: Platform) -> Deployed:
     deployed = replace(deployed, library=library.replace(folder / LIBRARY))
     device = "cpu" if platform.device == "cpu" else "cuda"
     loader = _LOADER.replace("{device}", device).replace("{alone}", _ALONE[device])
+    loader = loader.replace("{threads}", str(deployed.resources.threads))
     (folder / LOADER).write_text(loader, encoding="utf-8")
     machine = {"date": time.strftime("%Y-%m-%d"), **about_machine()}
     latencies_s = list(deployed.latencies_s)

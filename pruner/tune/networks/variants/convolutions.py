@@ -76,14 +76,17 @@ def convolution_of(node: GraphNode) -> Convolution | None:
         padding=(-axes[0].offset, -axes[1].offset),
         taps=(sizes["r"], sizes["s"]),
     )
-    same = convolve(
-        *node.args,
-        channels_last=channels_last,
-        size=(sizes["h"], sizes["w"]),
-        strides=found.strides,
-        dilation=found.dilation,
-        padding=found.padding,
-    )
+    try:
+        same = convolve(
+            *node.args,
+            channels_last=channels_last,
+            size=(sizes["h"], sizes["w"]),
+            strides=found.strides,
+            dilation=found.dilation,
+            padding=found.padding,
+        )
+    except ValueError:  # its weights have their axes in another order
+        return None
     return found if same == node else None
 
 

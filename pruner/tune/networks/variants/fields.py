@@ -21,6 +21,7 @@ P, Q = 2_147_483_579, 1_073_741_789  # both prime, P = 2 Q + 1
 _G = 4  # a square, so its order in the field of P divides Q, which is prime
 _LOST = -1  # has no value in the field of Q
 _HALF = 16  # bits
+_SUMMANDS = 1 << 21  # sums of so many products of halves stay below 2^53
 _Hashes = NDArray[np.uint64]
 
 
@@ -61,8 +62,19 @@ class Fields:
         return np.where(lost, _LOST, self._reduced(found))
 
     def matmul(self, left: Array, right: Array) -> Array:
-        """Multiply [samples, batch, m, k] and [samples, batch, k, n] by four exact products."""
-        # halves of 16 bits: sums of 2^21 products stay below 2^53
+        """Multiply [samples, batch, m, k] and [samples, batch, k, n]."""
+        ends = range(0, left.shape[-1], _SUMMANDS)
+        parts = [
+            self._product(left[..., k : k + _SUMMANDS], right[..., k : k + _SUMMANDS, :])
+            for k in ends
+        ]
+        found = self._reduced(sum(parts[1:], parts[0]))
+        if (left[1] == _LOST).any() or (right[1] == _LOST).any():
+            found[1] = _LOST
+        return found
+
+    def _product(self, left: Array, right: Array) -> Array:
+        """Multiply by four exact products, of :data:`_SUMMANDS` summands at most."""
         high, low = (
             ((x >> _HALF).astype(float), (x & 0xFFFF).astype(float)) for x in (left, right)
         )
@@ -70,10 +82,7 @@ class Fields:
         upper = self._reduced((a1 @ b1).astype(np.int64)) << _HALF
         middle = (a1 @ b0).astype(np.int64) + (a0 @ b1).astype(np.int64)
         found = self._reduced(upper + self._reduced(middle))
-        found = self._reduced((found << _HALF) + self._reduced((a0 @ b0).astype(np.int64)))
-        if (left[1] == _LOST).any() or (right[1] == _LOST).any():
-            found[1] = _LOST
-        return found
+        return self._reduced((found << _HALF) + self._reduced((a0 @ b0).astype(np.int64)))
 
     def rows(self, op: str, data: Array, axis: int) -> Array:
         """Apply ``softmax`` by its definition, or ``max`` as a hash without an order."""

@@ -229,13 +229,16 @@ def with_variants(module: Any, chosen: Mapping[str, Sequence[str]]) -> Any:
     """Apply the chosen steps to the regions of a Relax module, by their classes."""
     if not chosen:
         return module
-    regions, graphs, fitting = read_regions(module), {}, set()
-    for number, region in enumerate(regions.found):
-        new = applied(region.graph, chosen[region.key]) if region.key in chosen else None
-        if new is not None:
-            graphs[number] = new
-            fitting.add(region.key)
-    for key in sorted(chosen.keys() - fitting):
+    regions = read_regions(module)
+    classes = {region.key: region.graph for region in regions.found if region.key in chosen}
+    # once for a class: its graphs are equal
+    new = {key: applied(graph, chosen[key]) for key, graph in classes.items()}
+    graphs = {
+        number: graph
+        for number, region in enumerate(regions.found)
+        if (graph := new.get(region.key)) is not None
+    }
+    for key in sorted(key for key in chosen if new.get(key) is None):
         log.warning(
             "variants: the steps %s of the class %s fit no part of this network, which is built "
             "without them: its rules or its layout have changed",

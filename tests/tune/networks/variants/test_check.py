@@ -10,14 +10,23 @@ import pytest
 import torch
 from torch.nn import functional
 
+from pruner.tune.networks.variants import fields
 from pruner.tune.networks.variants import graph as graphs
 from pruner.tune.networks.variants.check import Checker, Floats, places_of
 from pruner.tune.networks.variants.convolutions import convolution_of, convolve
 from pruner.tune.networks.variants.evaluation import evaluate, whole
 from pruner.tune.networks.variants.fields import Fields, P, Q, degree
-from pruner.tune.networks.variants.graph import contract, elementwise, leaf, nodes, reshape, rows
+from pruner.tune.networks.variants.graph import (
+    contract,
+    elementwise,
+    leaf,
+    nodes,
+    replaced,
+    reshape,
+    rows,
+)
 from pruner.tune.networks.variants.rules import RULES
-from pruner.tune.networks.variants.rules.products import winograd
+from pruner.tune.networks.variants.rules.products import order, winograd
 from tests.paths import REPOSITORY
 from tests.tune.some_slow import some_slow
 
@@ -61,6 +70,23 @@ def test_a_convolution_is_that_of_torch_at_every_box(last, stride, dilation, pad
     )  # fmt: skip
 
 
+def test_a_convolution_with_the_axes_of_its_weights_moved_is_none():
+    """Only the images and results of the first two are where the shape would allow it."""
+    x, w = leaf("x", (1, 64, 8, 8)), leaf("w", (3, 3, 64, 16))
+    assert convolution_of(contract("n c h+r w+s, r s c o -> n o h w", x, w, h=6, w=6)) is None
+
+
+def test_the_order_of_a_chain_changes_twice():
+    """The sum of the second inner product has the letter that the first change gave a row."""
+    a, b, c, d = leaf("a", (8, 16)), leaf("b", (16, 32)), leaf("c", (32, 4)), leaf("d", (4, 64))
+    graph = (contract(MATMUL, contract(MATMUL, a, b), contract(MATMUL, c, d)),)
+    found = {graph}
+    for _ in range(2):
+        found |= {replaced(one, new) for one in found for new in order(one)}
+    assert any(node.shape == (16, 4) for one in found for node in nodes(one))  # B C
+    assert all(refused(graph[0], new) is None for (new,) in found)
+
+
 def test_movements_are_those_of_numpy():
     x, y = leaf("x", (4, 6, 5)), leaf("y", (4, 2, 5))
     a, b = value(x), value(y)
@@ -77,11 +103,13 @@ def test_movements_are_those_of_numpy():
     assert np.array_equal(value(reshape(x, (64, 64, 4, 1)))[..., 0], value(x))
 
 
-def test_products_are_exact_in_both_fields():
+@pytest.mark.parametrize("summands", [fields._SUMMANDS, 7])
+def test_products_are_exact_in_both_fields(summands, monkeypatch):
     rng = np.random.default_rng(0)
     left = np.stack([rng.integers(0, m, (1, 3, 50)) for m in (P, Q)])
     right = np.stack([rng.integers(0, m, (1, 50, 2)) for m in (P, Q)])
     left[:, 0, 0], right[:, 0, :, 0] = np.array([[P - 1], [Q - 1]]), np.array([[P - 1], [Q - 1]])
+    monkeypatch.setattr(fields, "_SUMMANDS", summands)
     found = Fields().matmul(left, right)
     for row, modulus in enumerate((P, Q)):
         exact = left[row, 0].astype(object) @ right[row, 0].astype(object) % modulus

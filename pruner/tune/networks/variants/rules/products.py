@@ -86,7 +86,8 @@ def _reordered(node: GraphNode, place: int, number: int) -> GraphNode | None:
     if any(axis.letter is None for arg in (*outer_spec.args, *spec.args) for axis in arg):
         return None
     # letters of the inner product: its results have names in the outer one, sums get new names
-    new = {name: f"i_{name}" for name in spec.summed}
+    taken = set(outer_spec.letters)
+    new = {name: _fresh(name, taken) for name in spec.summed}
     names = outer_spec.plain(place)
     new |= {old: str(name) for old, name in zip(spec.out, names, strict=True)}
     if len(set(new.values())) < len(new):
@@ -106,6 +107,14 @@ def _reordered(node: GraphNode, place: int, number: int) -> GraphNode | None:
         outer = _plain_spec(kept, both + rest, outer_spec.out)
         return contract(outer, inner.args[1 - number], product)
     return contract(_plain_spec(both + rest, kept, outer_spec.out), product, inner.args[1 - number])
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    name = f"i_{name}"
+    while name in taken:
+        name = f"i_{name}"
+    taken.add(name)
+    return name
 
 
 def _plain_spec(left: Iterable[str], right: Iterable[str], out: Iterable[str]) -> Spec:

@@ -1,4 +1,4 @@
-"""Sign texts by a secret key of this user, to recognise what this user's commands wrote."""
+"""Sign texts by a secret key of this user."""
 
 import hmac
 import os

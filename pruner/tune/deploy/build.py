@@ -58,7 +58,7 @@ _LIMIT_S = 3600.0  # of the second process
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """The library, its schedules, and the seconds of each step, also of an earlier build."""
+    """The library, its schedules, and the seconds of each step of its build."""
 
     library: Path
     applied: Applied
@@ -167,7 +167,7 @@ def _new(
 def _made_from(
     folder: Path, request: NetworkRequest, sources: Mapping[str, Path], threads: int
 ) -> str | None:
-    """Compute a digest of all that a library depends on; None if the network is imported anew."""
+    """Compute a digest of a library's parts; None if the network is imported anew."""
     if not keeps_lowered(folder, request.source):
         return None
     lowered = (folder / LOWERED).stat()
@@ -179,7 +179,10 @@ def _made_from(
 
 
 def _earlier(folder: Path, library: Path, made_from: str | None) -> Built | None:
-    """Return the library of this user's earlier build from equal parts, if nothing changed it."""
+    """Return the library of an earlier build from equal parts, if there is one.
+
+    A library that is not as this user's build left it does not count.
+    """
     kept = library.with_name(BUILT_FILE)
     if made_from is None or not kept.is_file():
         return None

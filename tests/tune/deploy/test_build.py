@@ -200,8 +200,7 @@ def test_a_run_goes_on_where_its_file_was_moved(
     assert network.deploy_network(tmp_path, platform, None).size_bytes == deployed.size_bytes
     assert compiled.call_count == 2
     records = tmp_path / draft_network.FOLDER / RECORDS
-    with records.open("a") as file:
-        file.write("\n")
+    records.write_text(records.read_text() + records.read_text().splitlines()[-1] + "\n")
     network.deploy_network(tmp_path, platform, None)
     assert compiled.call_count == 3
 

@@ -34,8 +34,11 @@ def write_atomic(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     A reader sees the old file or the new one, also after an error, or a machine that stops. Without
     `lasting` the latter may damage it: for content that is checked and can be made again.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    for left in path.parent.glob(f".{escape(path.name)}.*.part"):  # by a kill, or put there
+    # Machines may share the folder; eight digits, since a name has a longest length.
+    host = f"{zlib.crc32(os.fsencode(socket.gethostname())):08x}"
+    partial = path.with_name(f".{path.name}.{host}.{os.getpid()}.part")
+    # left by a kill here, or put there
+    for left in path.parent.glob(f".{escape(path.name)}.{host}.*.part"):
         number = left.suffixes[-2].removeprefix(".")
         if left == partial or (number.isdigit() and not Path(f"/proc/{number}").exists()):
             left.unlink(missing_ok=True)

@@ -16,6 +16,13 @@ import pytest
 from pruner import files
 from pruner.errors import DataError, PrunerError
 
+HERE = files.socket.gethostname()
+
+
+def part_of(path, process, host=HERE):
+    """The file that a process writes before it takes the name `path`."""
+    return path.with_name(f".{path.name}.{zlib.crc32(host.encode()):08x}.{process}.part")
+
 
 def test_an_error_while_writing_leaves_the_old_file_and_nothing_beside_it(tmp_path):
     path = tmp_path / "table.csv"
@@ -49,17 +56,16 @@ def test_a_full_disk_names_the_file(tmp_path):
 def test_what_a_kill_left_of_a_file_goes_when_that_is_written_again(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left, other, live = (
-        tmp_path / f".{name}.{number}.part"
-        for name, number in (("a[1].npz", dead.pid), ("b.npz", dead.pid), ("a[1].npz", 1))
-    )
-    for path in (left, other, live):
-        path.write_text("half")
-    with files.write_atomic(tmp_path / "a[1].npz") as partial:
+    path = tmp_path / "a[1].npz"
+    left = part_of(path, dead.pid)
+    elsewhere = part_of(path, dead.pid, "another machine")
+    others = [part_of(tmp_path / "b.npz", dead.pid), part_of(path, 1), elsewhere]
+    for part in (left, *others):
+        part.write_text("half")
+    with files.write_atomic(path) as partial:
         partial.write_text("whole")
     assert not left.exists()
-    assert other.exists()
-    assert live.exists()
+    assert all(part.exists() for part in others)
 
 
 def test_temporary_files_of_a_kill_go_with_the_next_start(tmp_path, monkeypatch):
@@ -225,7 +231,7 @@ def test_a_link_is_never_written_through(tmp_path):
     (folder / files.LOCK_FILE).symlink_to(precious)
     with pytest.raises(DataError, match="a link, so another file would be changed"):
         files.hold(folder)
-    (folder / f".a.json.{os.getpid()}.part").symlink_to(precious)  # the name that it would take
+    part_of(folder / "a.json", os.getpid()).symlink_to(precious)  # the name that it would take
     (folder / "a.json").symlink_to(precious)
     files.write_json(folder / "a.json", 3)
     assert files.read_json(folder / "a.json") == 3

@@ -4,17 +4,17 @@ One ``<out>/<platform>/<task>.npz`` for each record file, with a row for every r
 `index` int64 [N] line numbers (from 0), `statement` float32 [N, S, columns] zero padded,
 `num_statements` int32 [N], `dataflow` float32 [N, 10 or 8, columns], `valid` bool [N] (False: could
 not be replayed, rows are zero), with ``features.psa=true`` also `psa` float32 [N, S, columns];
-`about` has settings and source (JSON). Columns: :mod:`pruner.features.columns`.
+`about` (JSON) has settings and source, and digests of code and definitions. Columns:
+:mod:`pruner.features.columns`.
 """
 
 import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
 from pruner.features.dataflow import DataflowKind
+from pruner.files import digest_of
+from pruner.models.programs.cache import basis_of
 from pruner.processes import in_workers
 from pruner.program.replay import Definitions, definitions_of
 
@@ -55,7 +57,7 @@ class Plan:
     out: Path
     dataflow: DataflowKind
     psa: bool
-    feature_version: str
+    basis: Mapping[str, str]  # see `basis_of`
     data_root: Path | None = None  # may hold TenSet's task files
 
     @property
@@ -68,14 +70,21 @@ class Plan:
         return self.out / file.platform / f"{file.task}.npz"
 
     def about(self, file: TaskFile) -> dict[str, Any]:
-        """Identify the content of a target by settings and source checksum."""
+        """Identify the content of a target by settings, source, code and definitions."""
         return {
-            "feature_version": self.feature_version,
+            **self.basis,
             "dataflow": self.dataflow,
             "psa": self.psa,
             "source": file.path.name,
-            "source_sha256": sha256(file.path.read_bytes()).hexdigest(),
+            "source_sha256": _digest(file.path),
         }
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        return digest_of([path])
+    except OSError:  # the reader sets it aside
+        return None
 
 
 def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
@@ -208,7 +217,7 @@ def featurize(config: DictConfig) -> dict[str, Any]:
         out=Path(config.out),
         dataflow=chosen["dataflow"],
         psa=bool(chosen["psa"]),
-        feature_version=features.FEATURE_SET_VERSION,
+        basis=basis_of(root.path),
         data_root=root.path,
     )
     _tasks(root.path)  # raises for a damaged folder at once, not in a worker

@@ -8,8 +8,8 @@ A line is a record when all of this holds:
    may have no hardware parameters);
 2. the workload key is a JSON list that starts with the operator's name, no size in it beyond 2^31;
    the target is non-empty text; the hardware parameters are integers; no key is written twice;
-3. every step is of a known kind with the right fields (`pruner.data.steps`), split extents and the
-   product of each split's lengths in [1, 2^31];
+3. every step is of a known kind with the right fields (`pruner.data.steps`), split extents in
+   [0, 2^31] (0: not inferred) and the product of each split's lengths in [1, 2^31];
 4. `error_no` is an integer, `all_cost_s` finite and not negative, `timestamp` a finite number;
 5. where `error_no` is 0, there is at least one cost and each is in (0 s, 1e5 s);
 6. nothing is longer, deeper or larger than `pruner.data.limits` allows.

@@ -57,8 +57,8 @@ class RecordRoot:
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """Platforms that have at least one record file, sorted."""
-        found = (entry for entry in self._folder.iterdir() if entry.is_dir())
+        """Platforms with at least one record file, sorted; without imports under way (``.x``)."""
+        found = (entry for entry in self._folder.glob("[!.]*") if entry.is_dir())
         return tuple(sorted(entry.name for entry in found if _record_files(entry)))
 
     def task_files(self, platforms: str | Sequence[str] | None = None) -> tuple[TaskFile, ...]:

@@ -192,12 +192,18 @@ def _fill(sides: Sides, side: Side, candidates: Sequence[str], salt: str) -> Non
         sides[chosen] = side
 
 
+def _operators(name: str) -> tuple[str, ...]:
+    return FAMILIES.get(name, (name.removesuffix("_layer"),))
+
+
 def _by_operator(seed: int, keys: Sequence[TaskKey], held_out: Sequence[str]) -> TaskSplit:
     present = sorted({key.workload.short_op for key in keys})
-    ops = {op for name in held_out for op in FAMILIES.get(name, (name.removesuffix("_layer"),))}
-    if not ops & set(present) or not set(present) - ops:
+    ops = {op for name in held_out for op in _operators(name)}
+    missing = [name for name in held_out if not set(_operators(name)) & set(present)]
+    if missing or not ops or not set(present) - ops:
+        reason = f"no records of {', '.join(missing)}" if missing else "a side would be empty"
         raise DataError(
-            f"split by_operator: split.held_out={list(held_out)} leaves a side empty; "
+            f"split by_operator: split.held_out={list(held_out)}: {reason}; "
             f"operators here: {', '.join(present)}; families: {', '.join(FAMILIES)}"
         )
     away = {key.identity for key in keys if key.workload.short_op in ops}
@@ -222,14 +228,16 @@ def _by_platform(
     if workloads not in ("unseen", "all"):
         raise DataError(f"split by_platform: split.workloads={workloads!r}; known: unseen, all")
     present = sorted({key.platform for key in keys})
-    if not set(held_out) & set(present) or not set(present) - set(held_out):
+    missing = sorted(set(held_out) - set(present))
+    if missing or not held_out or not set(present) - set(held_out):
+        reason = f"no records of {', '.join(missing)}" if missing else "a side would be empty"
         hint = f"name some, such as split.held_out=[{present[-1]}]"
         if len(present) < 2:
             hint = "read several platforms with data.platform=all, and name one in "
             hint += "split.held_out=[...]"
         raise DataError(
-            f"split by_platform: split.held_out={list(held_out)} leaves a side empty of "
-            f"{', '.join(present)}; {hint}"
+            f"split by_platform: split.held_out={list(held_out)}: {reason}; "
+            f"platforms here: {', '.join(present)}; {hint}"
         )
     away = [key for key in keys if key.platform not in held_out]
     here = [key for key in keys if key.platform in held_out]

@@ -23,8 +23,8 @@ _DIGITS = b"0123456789"
 TRACE = "MS"  # the only step of a program of MetaSchedule
 INLINED = -2  # the smallest decision: a location
 
-# Fields after the tag: i = index or flag, e = extent, E = list of extents, I = list of indices,
-# s = text, D = list of sampling decisions.
+# Fields after the tag: i = index or flag, e = extent (0: not inferred), E = list of extents,
+# I = list of indices, s = text, D = list of sampling decisions.
 STEP_FIELDS: dict[str, str] = {
     "AN": "iii",  # annotate: stage, iterator, kind
     "CA": "iii",  # compute_at: stage, target stage, target iterator
@@ -81,7 +81,7 @@ class StepChecker:
         for position in splits:
             step = steps[position]
             # No sign survived the comparison, so a positive product means positive factors.
-            if not (0 < step[3] <= MAX_EXTENT and 0 < prod(step[4]) <= MAX_EXTENT):
+            if not (step[3] <= MAX_EXTENT and 0 < prod(step[4]) <= MAX_EXTENT):
                 raise _malformed(Reason.ABSURD_EXTENT, position, step)
         return text, structure
 
@@ -132,7 +132,7 @@ def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None
     for number in values:
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise _malformed(Reason.BAD_STEP, position, step)
-        if not 0 < number <= MAX_EXTENT:
+        if not (0 < number <= MAX_EXTENT or (number == 0 and kind == "e")):
             raise _malformed(Reason.ABSURD_EXTENT, position, step)
         if isinstance(number, float):
             raise _malformed(Reason.BAD_STEP, position, step)

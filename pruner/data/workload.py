@@ -79,11 +79,12 @@ class ParsedKey:
 
     @property
     def identity(self) -> str:
-        """Canonical JSON, equal exactly for equal work on any platform, fused operators apart.
+        """Canonical JSON, equal only for equal work on any platform, fused operators apart.
 
         Paddings are compared as elements (MI50 logs write integers where CUDA logs write SAME or
-        VALID). A convolution with and without its relu tiles alike, so a split has to keep both on
-        one side.
+        VALID). Two other spellings of equal work differ: `batch_matmul` by batch and heads, of
+        which the product counts, and `reduction` by axes, which may count from the end. A
+        convolution with and without its relu tiles alike, so a split has to keep both on one side.
         """
         args = list(self.args)
         named = self.named

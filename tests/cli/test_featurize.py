@@ -86,7 +86,7 @@ def flipped(content, place):
     return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
 
 
-def test_other_settings_or_records_make_them_anew(featurize, tmp_path, toy_root):
+def test_other_settings_or_records_make_them_anew(featurize, tmp_path, toy_root, monkeypatch):
     featurize("platform=v100")
     assert featurize("platform=v100", "features=official")[1]["files_reused"] == 0
     source = toy_root / "measure_records/v100/matmul_64_64_64.json"
@@ -94,6 +94,20 @@ def test_other_settings_or_records_make_them_anew(featurize, tmp_path, toy_root)
     _, result, _ = featurize("platform=v100", "features=official")
     assert result["files_reused"] == 5
     assert stored(tmp_path)["index"].tolist() == list(range(5))
+    (toy_root / "network_info").mkdir()
+    (toy_root / "network_info/net.task.pkl").touch()
+    _, result, _ = featurize("platform=v100", "features=official")
+    assert (result["files_reused"], result["failed"]) == (0, 0)
+    monkeypatch.setattr("pruner.models.programs.cache._code_digest", lambda: "other sources")
+    for reused in (0, 6):
+        assert featurize("platform=v100", "features=official")[1]["files_reused"] == reused
+
+
+def test_a_file_that_cannot_be_read_is_set_aside(featurize, toy_root):
+    (toy_root / "measure_records/v100/unreadable.json").symlink_to("/proc/self/mem")
+    result, _ = featurize("platform=v100").done
+    assert (result["files"], result["programs"]) == (7, 6 * 16)
+    assert result["quarantined"] == {"unreadable_file": 1}
 
 
 def test_an_interrupted_run_leaves_no_half_file(featurize, tmp_path, monkeypatch):
@@ -135,7 +149,7 @@ def test_unsupported_tasks_are_counted_by_reason(featurize, tmp_path, monkeypatc
 def test_a_program_that_cannot_be_replayed_has_file_line_and_reason(tmp_path):
     """Real features: the extent on the third line is not that of its loop."""
     (file,) = contradicted(tmp_path / "records").task_files(["cpu-avx2"])
-    plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, feature_version="1")
+    plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, basis={})
     report = featurize_file(file, plan)
     assert report.failures == {"contradicting-extent": 1}
     assert not report.quarantined
@@ -156,7 +170,7 @@ def end(*_, **__):
 def test_a_worker_that_somebody_else_ends_is_one_line(tmp_path, monkeypatch, method):
     """Forked, a worker imports nothing; spawned workers of a function are in test_processes."""
     files = contradicted(tmp_path / "records").task_files(["cpu-avx2"])
-    plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, feature_version="1")
+    plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, basis={})
     monkeypatch.setattr("pruner.cli.featurize.featurize_file", end)
     if method == "fork":
         forked = lambda jobs, run, number, **_: in_workers(jobs, run, number)  # noqa: E731

@@ -81,7 +81,9 @@ DAMAGE = {
     "length a fraction": (lambda r: split(r, 16, [1, 4.5]), "bad_step"),
     "length true": (lambda r: split(r, 16, [1, True]), "bad_step"),
     "no length": (lambda r: split(r, 16, []), "bad_step"),
-    "extent zero": (lambda r: split(r, 0, [1, 4]), "absurd_extent"),
+    "extent not inferred": (lambda r: split(r, 0, [1, 4]), None),  # no damage
+    "extent negative": (lambda r: split(r, -1, [1, 4]), "absurd_extent"),
+    "extent null": (lambda r: split(r, None, [1, 4]), "bad_step"),
     "length zero": (lambda r: split(r, 16, [1, 0]), "absurd_extent"),
     "length negative": (lambda r: split(r, 16, [-1, 4]), "absurd_extent"),
     "extent 2^31 + 1": (lambda r: split(r, 2**31 + 1, [1, 4]), "absurd_extent"),

@@ -56,11 +56,8 @@ class FeatureCache:
         self._settings |= {n: True for n in ("draft", "failures") if getattr(spec, n)}
         self._basis = {
             **self._settings,
-            "feature_version": features.FEATURE_SET_VERSION,
-            "code": _code_digest(),
+            **basis_of(root.path),
             **({"analyzer": _analyzer_digest()} if spec.draft else {}),
-            "network_info": _names_and_sizes(root.path / NETWORK_INFO),
-            "design_spaces": _names_and_sizes(root.path / saved.FOLDER),
         }
         # entries with the analyzer's columns serve without them, too
         more = None if spec.draft else replace(spec, draft=True)
@@ -192,9 +189,21 @@ def _task(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> TaskPro
     )
 
 
-def _names_and_sizes(folder: Path) -> list[tuple[str, int]]:
-    """Names and sizes of the files that define workloads: TenSet's tasks, design spaces."""
-    return [(path.name, path.stat().st_size) for path in sorted(folder.glob("*"))]
+def basis_of(root: Path) -> dict[str, str]:
+    """Digests of the code and definitions on which the features of records depend."""
+    return {
+        "feature_version": features.FEATURE_SET_VERSION,
+        "code": _code_digest(),
+        "network_info": _names_and_sizes(root / NETWORK_INFO),
+        "design_spaces": _names_and_sizes(root / saved.FOLDER),
+    }
+
+
+def _names_and_sizes(folder: Path) -> str:
+    """A digest of the files that define workloads: TenSet's tasks, design spaces."""
+    # without files that are being written, ".x.part"
+    found = [(path.name, path.stat().st_size) for path in sorted(folder.glob("[!.]*"))]
+    return sha256(json.dumps(found).encode()).hexdigest()
 
 
 @cache

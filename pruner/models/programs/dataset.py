@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -166,12 +167,13 @@ class RecordReader:
 
     def _opened(self, file: TaskFile) -> tuple[str, FilePrograms | FileRecords]:
         """Return the digest of a file, and its entry or else its records."""
-        if self._cache is None:
-            return "", read_records(file, self.spec.duplicates, self._parser)
-        # Taken before the file is read: a line appended meanwhile changes the next key, so an
-        # entry with it is never used under a wrong key.
-        content = self._cache.content(file)
-        found = self._cache.load(file, content)
+        content = ""  # without a cache, and of a file that cannot be read: the reader sets it aside
+        if self._cache is not None:
+            # Taken before the file is read: a line appended meanwhile changes the next key, so an
+            # entry with it is never used under a wrong key.
+            with suppress(OSError):
+                content = self._cache.content(file)
+        found = self._cache.load(file, content) if self._cache and content else None
         if found is None:
             return content, read_records(file, self.spec.duplicates, self._parser)
         self.num_cached += 1

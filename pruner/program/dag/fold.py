@@ -9,6 +9,7 @@ from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Not, 
 
 Linear = dict[int, int]
 _CONSTANT = -1  # key of the constant part of a linear form
+_FLOATS = ("float", "bfloat")
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -32,7 +33,7 @@ def _rule(node: Expr) -> Expr:
         case Not(a=Const(value=value)):
             return Const(int(not value), "bool")
         case Cast(a=Const(value=value), dtype=dtype):
-            return Const(float(value) if dtype.startswith("float") else int(value), dtype)
+            return Const(float(value) if dtype.startswith(_FLOATS) else int(value), dtype)
         case Binary():
             return _binary(node)
         case _:

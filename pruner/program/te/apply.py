@@ -66,7 +66,7 @@ class _State:
         logged = next(self.extents, None)
         stage = self.schedule.at(position)
         if logged is not None and stage.attach == "root":
-            # Ansor logs 0 (or null) where it did not infer bounds before the split.
+            # Ansor logs 0 where it has not inferred bounds before the split.
             differs = np.not_equal(logged, stage.leaves[loop].extent) & (logged != 0)
             self.schedule.contradicted = self.schedule.contradicted | differs
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pruner.data.steps import is_trace
 from pruner.data.workload import ARGUMENTS, FUSABLE, parse_workload, workload_key
-from pruner.errors import UnsupportedProgram
+from pruner.errors import UnsupportedProgram, unforeseen_refused
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply
 from pruner.program.te.skeleton import group_programs
@@ -46,6 +46,7 @@ class TaskReader:
         self._confirmed: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._contradicted: Counter[str] = Counter()
 
+    @unforeseen_refused()  # odd fields of a step cost their record only
     def __call__(self, key: str, steps: list[list[Any]], named: tuple[str, ...]) -> Task:
         """Return a record's workload key (of the table if known) and its fused operators.
 
@@ -121,8 +122,10 @@ def _agrees(key: str, fused: tuple[str, ...], steps: list[list[Any]]) -> bool | 
     if not any(step[0] == "SP" and step[3] for step in steps):
         return None
     dag = dag_for_workload(key, fused)
-    (group,), _ = group_programs([steps])
-    schedule = apply(dag, group.skeleton, group.decisions, group.extents)
+    groups, unread = group_programs([steps])
+    if not groups:
+        raise unread[0]
+    schedule = apply(dag, groups[0].skeleton, groups[0].decisions, groups[0].extents)
     return not np.any(schedule.contradicted)
 
 

@@ -18,7 +18,7 @@ class SkeletonGroup:
     """Programs that share a skeleton.
 
     ``rows`` int64 [N]: positions in the input sequence; ``decisions`` int64 [N, d]. ``extents``
-    int64 [N, splits]: the logged extent of each split loop, 0 where the log has none.
+    int64 [N, splits]: the logged extent of each split loop, 0 where Ansor has not inferred it.
     """
 
     skeleton: tuple[Step, ...]
@@ -76,7 +76,7 @@ class _Columns:
                 if place not in free:
                     yield field, step[place]
             if step[0] == "SP":
-                self.extents.append([extent or 0 for extent in fields[3]])
+                self.extents.append(fields[3])
             yield from self._open(fields[free[-1]], step[free[-1]])
 
     def _open(self, field: _Column, first: Any) -> Iterator[tuple[_Column, Any]]:
@@ -131,8 +131,7 @@ class _Members:
 
     def take_first(self, row: int) -> None:
         """Add the compared program itself, though its numbers are not all plain."""
-        # Ansor writes null for an extent that it has not inferred.
-        extents = [[step[3] or 0] for step in self._first if step[0] == "SP"]
+        extents = [[step[3]] for step in self._first if step[0] == "SP"]
         self._add([row], [[value] for value in self._vector], extents)
 
     def _add(

@@ -35,6 +35,10 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
     """
     old = tree.path(block)
     source = tree.buffers[block.buffer]
+    rank = len(source.shape)
+    if not -rank - 1 <= factor_axis <= rank:
+        raise UnsupportedProgram("rfactor-axis", block.name)
+    factor_axis += (rank + 1) * (factor_axis < 0)  # -1: behind the last
     shape = (*source.shape[:factor_axis], loop.extent, *source.shape[factor_axis:])
     partial = Buffer(len(tree.buffers), f"{source.name}.rf", source.dtype, shape, source.scope)
     tree.buffers.append(partial)

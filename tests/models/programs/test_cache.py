@@ -95,6 +95,15 @@ def test_a_changed_file_is_read_anew_and_the_others_are_not(root, tmp_path):
     assert len(list((tmp_path / "cache").rglob("*.npz.zst"))) == 4
 
 
+def test_files_that_define_workloads_count_once_they_are_whole(root, tmp_path):
+    load(root, tmp_path)
+    spaces = root.path / "design_spaces"
+    spaces.mkdir()
+    for name, cached in ((".a.json.gz.1.part", 4), ("a.json.gz", 0)):
+        (spaces / name).touch()
+        assert load(root, tmp_path).num_cached == cached
+
+
 def test_other_settings_code_or_features_have_entries_of_their_own(root, tmp_path, monkeypatch):
     load(root, tmp_path)
     assert load(root, tmp_path, duplicates="keep").num_cached == 0

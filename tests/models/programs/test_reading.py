@@ -19,3 +19,13 @@ def test_a_program_that_cannot_be_replayed_has_file_line_and_reason(tmp_path):
         assert (entry.file, entry.line, entry.reason) == (str(file.path), 2, "not_replayed")
         assert entry.detail == "contradicting-extent"
         report.unlink()
+
+
+def test_a_file_that_cannot_be_read_is_set_aside(tmp_path):
+    root = contradicted(tmp_path / "records")
+    (file,) = root.task_files(["cpu-avx2"])
+    file.path.with_name("unreadable.json").symlink_to("/proc/self/mem")
+    for cached, cache in ((0, None), (0, tmp_path / "cache"), (1, tmp_path / "cache")):
+        found = load_programs(root, ["cpu-avx2"], ReadSpec(cache=cache))
+        assert (found.num_files, found.num_cached, len(found.store.keys)) == (2, cached, 1)
+        assert found.quarantined == {"unreadable_file": 1}

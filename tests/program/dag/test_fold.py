@@ -40,6 +40,12 @@ def test_the_divisor_of_an_adaptive_pool_is_a_number():
     assert fold(real("mul", width, width)) == Const(196.0, "float32")
 
 
+def test_a_literal_takes_the_type_of_its_cast():
+    half = Const(0.5, "float32")
+    for dtype, value in (("float16", 0.5), ("bfloat16", 0.5), ("int8", 0)):
+        assert fold(Cast(half, dtype)) == Const(value, dtype)
+
+
 def test_a_lazy_choice_with_a_literal_condition():
     assert fold(Call("if_then_else", (Const(0, "bool"), X, ZERO), "float32")) == ZERO
 

@@ -162,6 +162,7 @@ def test_an_extent_that_the_loop_does_not_have_is_noted_where_it_is_known():
         False,
         True,
     ]
+    assert wrong([SPLIT], [["SP", 2, 0, 0, [3], 1]]) == [False, False]  # Ansor did not infer it
     # inside another stage it depends on what comes later, and Ansor keeps an older number
     inside = [["CHW", 2, "local"], ["CA", 2, 3, 0]]
     assert wrong([*inside, SPLIT], [*inside, ["SP", 2, 0, 13, [3], 1]]) == [False, False]

@@ -31,6 +31,7 @@ CONV = split(3, 1, 96, 28, 14, 160, 3, 3)
         (TUTORIAL, CONV, (), (OURS, ())),  # the same function without what the tutorial adds
         (TUTORIAL, [*CONV, ["AN", 4, 0, 3]], (), (OURS, ("relu",))),
         (TUTORIAL, [*CONV, ["AN", 5, 0, 3]], ("add",), (OURS, ("add",))),
+        (OURS, [*CONV, ["PR", 3, 0, "unroll_explicit$1"]], (), (OURS, ())),  # unread
         (TUTORIAL.replace("_layer", ""), CONV, (), (OURS, ())),
         (OURS.replace("_layer", ""), CONV, (), (OURS, ())),
         (OURS.replace("1, [1, 1]", "[1, 1], [1, 1]"), CONV, (), (OURS, ())),
@@ -66,6 +67,11 @@ def test_splits_that_no_order_explains_are_refused(key: str) -> None:
     for _ in range(30):
         with pytest.raises(UnsupportedProgram, match="its splits contradict these arguments"):
             read(key, steps, ())
+
+
+def test_a_program_of_metaschedule_among_steps_is_refused() -> None:
+    with pytest.raises(UnsupportedProgram, match="replay-error"):
+        TaskReader()(OURS, [*CONV, ["MS", "abc", [1]]], ())
 
 
 def test_a_damaged_record_does_not_decide_and_a_good_one_does() -> None:

@@ -179,7 +179,7 @@ def _made_from(
 
 
 def _earlier(folder: Path, library: Path, made_from: str | None) -> Built | None:
-    """Return an earlier library from equal parts, if there is one.
+    """Return an earlier library from equal parts, else None.
 
     A library that is not as this user's build left it does not count.
     """

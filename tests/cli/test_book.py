@@ -191,13 +191,17 @@ def test_a_column_that_a_file_lacks_gets_the_value_of_the_item(write):
 
 def test_the_page_stands_alone_and_agrees_until_the_results_change(write, command, tmp_path):
     folder = write()
+    plots = folder.parent / "plots"
+    plots.mkdir()
+    (plots / "mine.svg").write_bytes(b"<svg>\xff</svg>")
+    (plots / "gone-0.svg").write_text("<svg data-of='0'></svg>")  # a plot of an earlier page
     result, _ = command("report").done
     assert result["numbers"]["toy/net"] == pytest.approx(0.7)
     page = (folder.parent / "report.html").read_text()
     assert page.count("<svg") == 2
     assert not re.search(r"<script|<link|src=|@import", page)
     assert "| a | net | 0.600 ± 0.141 |" in (folder.parent / "report.md").read_text()
-    assert len(list((folder.parent / "plots").glob("*.svg"))) == 2
+    assert {path.name for path in plots.iterdir()} == {"mine.svg", "toy-0.svg", "toy-1.svg"}
     assert "about full preset 3 minutes, small preset 1 minutes." in page
     assert command("report", "check=true")[0] == 0
     write(csv=CSV.replace("a,net,0,0.1,0.4", "a,net,0,0.1,0.41"))  # only the plots show it

@@ -196,7 +196,8 @@ def test_a_run_that_has_not_ended_is_drawn_beside_others(tmp_path):
     folder = fabricate(tmp_path / "begun", trials[::-1])
     (folder / "metrics.json").unlink()
     begun = load_run(folder)
-    assert begun.best_s == ended.best_s == pytest.approx([2 * 4e-3 + 2e-3])
+    wanted = pytest.approx([2 * 4e-3 + 2e-3])
+    assert begun.best_s.tolist() == ended.best_s.tolist() == wanted
     assert begun.tasks == ended.tasks  # one panel
     points = {name: getattr(begun, name)[:0] for name in ("trial", "elapsed_s", "best_s")}
     draw([ended, begun, replace(begun, name="no program yet", **points)], tmp_path)

@@ -20,6 +20,7 @@ from pruner.study.book.key_numbers import (
     read_results,
     table_cells,
 )
+from pruner.study.book.remake import chosen
 
 CSV = """platform,model,seed,share,top1
 a,net,0,1,0.5
@@ -287,6 +288,10 @@ def test_an_item_without_results_is_named(write, command):
         ({"numbers": [ITEM["numbers"][1]] * 2}, "numbers: ahead: a name stands twice"),
         ({"tables": [ITEM["tables"][0] | {"where": {"model": "none"}}]}, "no row has"),
         ({"tables": [ITEM["tables"][0] | {"where": {"modell": "net"}}]}, "no column modell"),
+        ({"numbers": [ITEM["numbers"][0] | {"each": ["sead"]}]}, "number net: no column sead"),
+        ({"tables": [ITEM["tables"][0] | {"rows": ["modell"]}]}, "no column modell"),
+        ({"tables": [ITEM["tables"][0] | {"values": {"topp": "Top"}}]}, "no column topp"),
+        ({"plots": [ITEM["plots"][0] | {"y": "topp"}]}, "no column topp"),
     ],
 )
 def test_a_description_that_means_nothing_is_one_line(write, command, changes, message):
@@ -351,6 +356,7 @@ def test_unknown_items_and_presets_are_told(write, command, toy_root, tmp_path):
         (["only=[toy]", "preset=alone"], "toy has only full, small"),
     ):
         assert message in command("book", f"data.root={toy_root}", *options).refusal
+    assert len(chosen(load_items(tmp_path / "experiments"), ["toy", "toy"], "small")) == 1
     with pytest.raises(PrunerError, match=r"no <item>/item\.yaml"):
         load_items(tmp_path)
 

@@ -202,9 +202,7 @@ class Campaign(Comparison):
         words = [script, f"run={folder}", f"rival={rival}", f"drafts={drafts}"]
         name, made = f"{folder.name}, prefixes", folder / PREFIXES_FILE
         leaves = rival / PREFIXES_FILE  # ours may race rivals of several layouts
-        return Step(
-            name=name, words=words, leaves=leaves, made=made, kind="prefixes", needs=needs
-        )
+        return Step(name=name, words=words, leaves=leaves, made=made, kind="prefixes", needs=needs)
 
     def race(self, network: str) -> Path:
         """The file of our final network beside the rival's; a file for each layout."""

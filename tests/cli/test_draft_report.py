@@ -75,9 +75,10 @@ def test_unknown_platforms_and_missing_marks_are_one_line(command, root):
     assert code != 0
     assert "no records in" in err
     assert "there are records for: cpu-sse4" in err
-    assert "cpu-sse4: no measured program of origin=evolve that" in command(
-        "draft_report", f"data.root={root}", "calibrate=0", "origin=evolve"
-    ).refusal
+    assert (
+        "cpu-sse4: no measured program of origin=evolve that"
+        in command("draft_report", f"data.root={root}", "calibrate=0", "origin=evolve").refusal
+    )
     (root / "mine.csv").write_text("a,b\n1,2\n")
     message = "mine.csv: another table, without column platform"
     assert message in command("draft_report", f"data.root={root}", f"out={root}/mine.csv").refusal

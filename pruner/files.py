@@ -336,7 +336,13 @@ def write_table(path: Path, rows: Sequence[Mapping[str, Any]], floats: str = "")
 def merged_table(
     path: Path, rows: Sequence[Mapping[str, Any]], key: Sequence[str]
 ) -> list[Mapping[str, Any]]:
-    """Return the table in `path`, with `rows` in place of rows of equal `key`."""
+    """Return the table in `path`, with `rows` in place of rows of equal `key`.
+
+    Raises `DataError` where the table in `path` lacks a column of `key`.
+    """
+    before = read_table(path)
+    if before and (lacking := [name for name in key if name not in before[0]]):
+        raise DataError(f"{path}: another table, without column {lacking[0]}; name another file")
     fresh = {tuple(str(row[name]) for name in key) for row in rows}
-    kept = [row for row in read_table(path) if tuple(row[name] for name in key) not in fresh]
+    kept = [row for row in before if tuple(row[name] for name in key) not in fresh]
     return [*kept, *rows]

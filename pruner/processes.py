@@ -125,6 +125,7 @@ def in_workers(
 
 def _take_jobs(jobs: Sequence[Any], run: Callable[[Any], Any], taken: Any, results: Any) -> None:
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the run, which ends its workers
     while True:
         with taken.get_lock():
             number = taken.value
@@ -135,6 +136,12 @@ def _take_jobs(jobs: Sequence[Any], run: Callable[[Any], Any], taken: Any, resul
             done = Done(run(jobs[number]))
         except PrunerError as error:
             done = Done(error=error)
+        except OSError as error:  # a disk that is full
+            reason = f"{error.filename or 'files'}: {error.strerror or error}"
+            done = Done(error=PrunerError(reason))
+        except Exception as error:  # a bug
+            traceback.print_exc()
+            done = Done(error=PrunerError(f"{type(error).__name__}: {error}"))
         results.send(done)
 
 

@@ -69,6 +69,26 @@ def test_a_mistake_is_one_line_and_the_next_job_follows():
         wrong.get()
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (OSError(28, "No space left on device", "x"), "x: No space left on device"),
+        (OSError("no more"), "files: no more"),
+        (ValueError("3"), "ValueError: 3"),
+    ],
+)
+def test_a_full_disk_or_a_bug_costs_its_own_job(capfd, error, line):
+    def job(number):
+        if number == 0:
+            raise error
+        return signal.getsignal(signal.SIGINT)
+
+    with in_workers([0, 1], job, 1) as ended:
+        wrong, right = ended()
+    assert (str(wrong.error), right.get()) == (line, signal.SIG_IGN)
+    assert ("Traceback" in capfd.readouterr().err) == (type(error) is ValueError)
+
+
 def test_a_worker_that_is_killed_costs_its_own_job():
     def job(number):
         if number == 0:

@@ -10,7 +10,7 @@ so a comparison continues without the folders of earlier sessions.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -208,8 +208,8 @@ def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
     It tests whether ``method`` is better than ``other``. A pair is a workload and a seed that both
     have; where a part has several targets, all of them together are tested, too (target
     `EVERY_TARGET`). ``area``: by how much the log relative latency of ``method`` is lower on
-    average over all trials, ``final``: in the end, each the mean over pairs with a 95 % interval
-    and the one-sided p of flipped signs, at least ``0.5 ** pairs``.
+    average over the trials from which both have a latency, ``final``: in the end, each the mean
+    over pairs with a 95 % interval and the one-sided p of flipped signs, at least ``0.5 ** pairs``.
     """
     units: dict[tuple[str, str, int], dict[str, dict[tuple[str, str, int], MethodRun]]] = {}
     targets: dict[tuple[str, int], set[str]] = {}
@@ -226,7 +226,7 @@ def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
         for method, other in permutations(methods, 2):
             shared = [unit for unit in methods[method] if unit in methods[other]]
             if shared:
-                pairs = [(methods[method][unit], methods[other][unit]) for unit in shared]
+                pairs = [_common(methods[method][unit], methods[other][unit]) for unit in shared]
                 row: dict[str, Any] = {"part": part, "target": target}
                 row |= {"budget_trials": budget_trials, "method": method, "other": other}
                 row["pairs"] = len(pairs)
@@ -237,6 +237,23 @@ def p_rows(runs: Sequence[LiveRun]) -> list[dict[str, Any]]:
                     row |= {f"{name}_high": high, f"{name}_p": sign_flip_p(gains)}
                 rows.append(row)
     return rows
+
+
+def _common(one: MethodRun, other: MethodRun) -> tuple[MethodRun, MethodRun]:
+    """Both runs from the later of their first trials on."""
+    first = max(one.curve.trials[0], other.curve.trials[0])
+
+    def cut(run: MethodRun) -> MethodRun:
+        curve = run.curve
+        start = min(int(np.searchsorted(curve.trials, first)), len(curve.trials) - 1)
+        rest = TuningCurve(
+            trials=curve.trials[start:],
+            relative_latency=curve.relative_latency[start:],
+            elapsed_s=curve.elapsed_s[start:],
+        )
+        return replace(run, curve=rest)
+
+    return cut(one), cut(other)
 
 
 _MEASURES: dict[str, Callable[[MethodRun], float]] = {

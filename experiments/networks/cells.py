@@ -71,7 +71,7 @@ class Cell:
 
 
 def prefixes_of(folder: Path) -> tuple[list[Point], float | None]:
-    """The built prefixes of a run of ours, and when the rival's network was final."""
+    """The built prefixes in the folder of a rival, and when its network was final."""
     path = folder / PREFIXES_FILE
     if not path.is_file():
         return [], None

@@ -20,8 +20,9 @@ imports a network; then the tasks differ, and only built networks can be compare
 """
 
 import re
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,15 @@ from experiments.networks.cells import (
 )
 from experiments.networks.prefixes import PREFIXES_FILE
 from pruner.cli.shared.script import run_script
-from pruner.errors import DataError
-from pruner.files import load_metrics, write_table
+from pruner.errors import DataError, PrunerError
+from pruner.files import load_metrics, merged_table, read_table, write_table
 from pruner.study.book.items import Plot
 from pruner.study.book.key_numbers import plot_series
 from pruner.study.book.plots import svg
 from pruner.study.markdown import markdown_table
 from pruner.study.network.run import baseline_rows, read_network_run
 from pruner.tune.compare.baselines import OURS
+from pruner.tune.compare.benchmark import SideBySide
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE
 from pruner.tune.networks.catalog import NETWORKS as CATALOG
 
@@ -72,6 +74,7 @@ SETTINGS += ["measure.finalists=0"]  # of the search alone, as all prefixes of i
 # Seconds on two idle cores, where no cell of the kind has been run yet.
 GUESSED_TRIAL_S = {OURS: 1.0, RIVAL: 2.3, CHANCE: 0.7}
 GUESSED_S = {"list": 20.0, "draft": 60.0, "deploy": 60.0, "prefixes": 600.0, "beside": 420.0}
+RACE_FILE = f"ours_{COMPARISON_FILE}"  # in the rival's folder
 DRAFTED = "drafted"  # nothing measured
 OUR_LAYOUT = "NHWC"  # of tune.py layout=auto on a CPU
 IMPORTED = "NCHW"  # how TVM imports a network
@@ -121,7 +124,8 @@ class Campaign(Comparison):
             yield listing
             built = yield from self._pair(network, 0, listing)
             others = ",".join(str(self.folder(network, name, 0)) for name in (RIVAL, CHANCE))
-            yield self._beside(self.folder(network, OURS, 0), [f"compare=[{others}]"], built)
+            words = [f"compare=[{others}]"]
+            yield self._beside(self.folder(network, OURS, 0), words, built, self.race(network))
         for seed in range(1, self.options.seeds):
             for network in self.options.many_seeds:
                 listing = self._listing(network)
@@ -196,15 +200,24 @@ class Campaign(Comparison):
         drafts = self.draft(network, seed).leaves.parent
         script = "experiments/networks/prefixes.py"
         words = [script, f"run={folder}", f"rival={rival}", f"drafts={drafts}"]
-        name, leaves = f"{folder.name}, prefixes", folder / PREFIXES_FILE
-        return Step(name=name, words=words, leaves=leaves, kind="prefixes", needs=needs)
+        name, made = f"{folder.name}, prefixes", folder / PREFIXES_FILE
+        leaves = rival / PREFIXES_FILE  # ours may race rivals of several layouts
+        return Step(name=name, words=words, leaves=leaves, made=made, kind="prefixes", needs=needs)
 
-    def _beside(self, folder: Path, words: list[str], needs: tuple[Step, ...]) -> Step:
-        leaves = folder / COMPARISON_FILE
+    def race(self, network: str) -> Path:
+        """The file of our final network beside the rival's; a file for each layout."""
+        return self.folder(network, RIVAL, 0) / RACE_FILE
+
+    def _beside(
+        self, folder: Path, words: list[str], needs: tuple[Step, ...], leaves: Path | None = None
+    ) -> Step:
+        made = folder / COMPARISON_FILE
         name = f"{folder.name}, beside others"
         baselines = "baselines=[eager,compile,onnxruntime,untuned,draft]"
         words = ["deploy", f"run={folder}", baselines, *words]
-        return Step(name=name, words=words, leaves=leaves, kind="beside", needs=needs)
+        return Step(
+            name=name, words=words, leaves=leaves or made, made=made, kind="beside", needs=needs
+        )
 
     def starts(self, network: str, seed: int) -> tuple[float | None, float | None]:
         """Seconds from an empty folder to the end of import and draft."""
@@ -233,7 +246,7 @@ def cells_of(campaign: Campaign) -> list[Cell]:
     for network in networks:
         for seed in range(options.seeds):
             imported_s, drafted_s = campaign.starts(network, seed)
-            points, settled_s = prefixes_of(campaign.folder(network, OURS, seed))
+            points, settled_s = prefixes_of(campaign.folder(network, RIVAL, seed))
             for policy in POLICIES:
                 folder = campaign.folder(network, policy, seed)
                 if folder not in done:
@@ -282,12 +295,14 @@ def drafts_of(campaign: Campaign) -> list[dict[str, Any]]:
 def contenders_of(campaign: Campaign) -> list[dict[str, Any]]:
     """Rows of all networks with a comparison."""
     options = campaign.options
-    places = {name: campaign.folder(name, OURS, 0) for name in options.networks}
-    places |= {name: campaign.long_folder(name) for name in options.long}
+    places = {n: (campaign.folder(n, OURS, 0), campaign.race(n)) for n in options.networks}
+    long = {name: campaign.long_folder(name) for name in options.long}
+    places |= {name: (folder, folder / COMPARISON_FILE) for name, folder in long.items()}
     rows = []
-    for network, folder in places.items():
-        if (folder / COMPARISON_FILE).is_file():
-            found = baseline_rows(network, read_network_run(folder), OURS)
+    for network, (folder, path) in places.items():
+        if path.is_file():
+            run = replace(read_network_run(folder), comparison=SideBySide.read(path))
+            found = baseline_rows(network, run, OURS)
             names = {campaign.folder(network, one, 0).name: label for one, label in LABELS.items()}
             for row in found:  # libraries of other runs have the names of their folders
                 row["contender"] = names.get(row["contender"], row["contender"])
@@ -300,11 +315,14 @@ def run(options: Options) -> dict[str, Any]:
     campaign = Campaign(options)
     if options.plan:
         return campaign.show_plan()
+    if networks := {*options.networks, *options.many_seeds}:
+        check_kept(options, product(networks, POLICIES, range(options.seeds)))
     if not options.summary:
         campaign.run_all()
     cells, drafts = cells_of(campaign), drafts_of(campaign)
     if drafts:
-        write_table(options.folder / "drafts.csv", drafts, floats=".6g")
+        path = options.folder / "drafts.csv"
+        write_table(path, merged_table(path, drafts, ("network",)), floats=".6g")
     elif not cells:
         raise DataError(f"{options.runs}: no finished cell; run without summary=true")
     if cells:
@@ -312,8 +330,17 @@ def run(options: Options) -> dict[str, Any]:
     return {"cells": len(cells), "drafts": len(drafts), "results": str(options.folder)}
 
 
+def check_kept(options: Options, cells: Iterable[tuple[str, str, int]]) -> None:
+    """Raise PrunerError where the tables have a cell that is not among `cells`."""
+    path, made = options.folder / "results.csv", {(*cell[:2], str(cell[2])) for cell in cells}
+    for row in read_table(path):
+        if (cell := (row["network"], row["policy"], row["seed"])) not in made:
+            raise PrunerError(f"{path}: it would lose its row of {' '.join(cell)}; add results=DIR")
+
+
 def write_cells(options: Options, cells: list[Cell], contenders: list[dict[str, Any]]) -> None:
     """Write the tables of finished cells, and the plot of contenders."""
+    check_kept(options, ((cell.network, cell.policy, cell.seed) for cell in cells))
     rows = result_rows(cells)
     summary = summarise(rows)
     records: list[dict[str, Any]] = summary.to_dict("records")

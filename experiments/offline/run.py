@@ -227,6 +227,10 @@ class Models:
 
 def run(options: Options) -> dict:
     """Train, tune the missing cells, then write the tables."""
+    if options.budget != Options.budget and Path(options.out).resolve() == HERE:
+        raise PrunerError(
+            f"budget={options.budget}: it would replace rows of {Options.budget}; add out=DIR"
+        )
     torch.set_num_threads(1)
     known = ways(options.recipe)
     names = list(dict.fromkeys([BASELINE, *(options.method or known)]))

@@ -71,7 +71,6 @@ EACH, ROUNDS = 1, 16  # trials after which the best known latency is renewed
 CHOOSE, JUDGE = "choose", "judge"
 # the factor of the largest saving with at most this much regret, as a mean and on any task
 MEAN_REGRET, WORST_REGRET = 0.001, 0.01
-KEY = ("set", "platform", "task", "factor", "renewed")
 OPERATORS = {
     "matmul": ["workload=matmul"],
     "conv2d_1x1": [
@@ -331,7 +330,7 @@ class LiveRuns(Comparison):
         for seed, operator in product(options.seeds, options.operators):
             for way in (ALL, FEWER) if seed % 2 == 0 else (FEWER, ALL):
                 yield self.tuned(
-                    cell(operator, way, seed),
+                    cell(options, operator, way, seed),
                     [*OPERATORS[operator], *SETTINGS, *self._words(way),
                      f"budget.trials={options.trials}", f"seed={seed}"],
                     kind="run",
@@ -344,14 +343,20 @@ class LiveRuns(Comparison):
 
     def races(self) -> Iterator[Job]:
         """A job a pair of finished runs: both best programs in turns."""
-        for seed, operator in product(self.options.seeds, self.options.operators):
+        options = self.options
+        for seed, operator in product(options.seeds, options.operators):
             folders = [self.folder(operator, way, seed) for way in (ALL, FEWER)]
             if all(finished(folder / METRICS_FILE) for folder in folders):
                 yield Job(
                     name=f"{operator} {seed}",
                     run=partial(race, folders),
                     leaves=self.runs / "races" / f"{operator}-{seed}.json",
-                    about={"operator": operator, "seed": seed},
+                    about={
+                        "operator": operator,
+                        "seed": seed,
+                        "trials": options.trials,
+                        "factor": options.factor,
+                    },
                 )
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -373,12 +378,13 @@ class LiveRuns(Comparison):
 
     def folder(self, operator: str, way: str, seed: int) -> Path:
         """The run folder of a cell."""
-        return self.runs / "tune" / cell(operator, way, seed)
+        return self.runs / "tune" / cell(self.options, operator, way, seed)
 
 
-def cell(operator: str, way: str, seed: int) -> str:
-    """Name of a run."""
-    return f"{operator}-{way.split()[0]}-{seed}"
+def cell(options: Options, operator: str, way: str, seed: int) -> str:
+    """Name of a run, by all options that its command has."""
+    factor = "" if way == ALL else f"-{options.factor:g}"
+    return f"{operator}-{way.split()[0]}{factor}-{options.trials}-{seed}"
 
 
 def replayed(folder: Path, factor: float) -> dict[str, Any]:
@@ -492,6 +498,9 @@ def run(options: Options) -> dict[str, Any]:
         say(as_table(rows))
         return {"tasks": len(rows), "out": str(out)}
     if options.live:
+        if options.factor not in FACTORS:
+            known = ", ".join(f"{factor:g}" for factor in FACTORS)
+            raise PrunerError(f"factor={options.factor:g}: not in the tables; known: {known}")
         runs = LiveRuns(options)
         runs.run_all()
         rows = list(runs.rows())
@@ -499,8 +508,12 @@ def run(options: Options) -> dict[str, Any]:
         say(as_table(rows))
         return {"live": len(rows), "out": str(out)}
     fresh = [row for found in results(list(jobs(options))) for row in found]
-    if options.runs is None:  # rows of runs whose folders are not here
-        fresh += [row for row in read_table(out / "results.csv") if row["set"] == RUNS]
+    made = {row["task"] for row in fresh if row["set"] == RUNS}
+    fresh += [  # rows of runs whose folders are not here
+        row
+        for row in read_table(out / "results.csv")
+        if row["set"] == RUNS and row["task"] not in made
+    ]
     write_table(out / "results.csv", fresh, floats=".4g")
     summary = summary_rows(fresh)
     write_table(out / "summary.csv", summary, floats=".4g")

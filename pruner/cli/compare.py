@@ -50,6 +50,8 @@ def _metrics(folder: Path) -> dict[str, Any]:
     found = load_metrics(folder)
     if found is None:
         raise DataError(f"{folder}: no metrics.json there; name the folder of a finished run")
+    if found.get("interrupted"):
+        say(f"{folder}: ended early; its numbers are those so far")
     return {name: value for name, value in walk(found) if type(value) in (int, float)}
 
 

@@ -13,6 +13,8 @@ from pruner.files import merged_table, write_table
 from pruner.paths import conf_folder
 from pruner.study.draft_quality import SHOWN, DraftTable, draft_rows, plot_draft
 
+KEY = ("platform", "form")
+
 
 def draft_report(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
@@ -27,12 +29,13 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
         repeats=config.repeats,
         seed=config.seed,
     )
+    merged_table(out, [], KEY)  # another table is refused before any work
     rows = [
         row
         for platform in chosen_platforms(config.data, None, root)
         for row in draft_rows(root, platform, table, conf=conf_folder(), progress=ON_STDERR)
     ]
-    write_table(out, merged_table(out, rows, ("platform", "form")), floats=".5f")
+    write_table(out, merged_table(out, rows, KEY), floats=".5f")
     say(as_table([{name: row[name] for name in SHOWN} for row in rows]))
     plot_draft(out.with_name(config.plot), rows, config.min_programs)
     return {"rows": len(rows), "out": str(out), "seconds": time.perf_counter() - start}

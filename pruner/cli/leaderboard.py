@@ -73,17 +73,17 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
     if config.checkpoint is not None or config.get("model") is not None:
         _fill(config, entry, track, tasks, root)
     row = judged(entry, track, tasks)
-    rows = _others(folder / ENTRIES, entry.name, track, tasks)
+    rows = _others(folder / ENTRIES, entry, track, tasks)
     rank = 1 + sum(other[RANKED_BY] > row[RANKED_BY] for other in rows)
     say(as_markdown([row], rank))
     return {**row, "track": track.name, "rank": rank, "of": len(rows) + 1, "folder": str(entry)}
 
 
-def _others(entries: Path, name: str, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
-    """Judge the other entries; a broken entry is reported and left out."""
+def _others(entries: Path, entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
+    """Judge the entries but `entry`; a broken entry is reported and left out."""
     rows = [chance(tasks)]
     for other in submissions(entries, track):
-        if other.name != name:
+        if other.resolve() != entry.resolve():
             try:
                 rows.append(judged(other, track, tasks))
             except PrunerError as error:

@@ -262,6 +262,9 @@ def _forms(
     read = list(pools.of(platform, hardware.device, _measured(root, platform, table)))
     tracked = progress.track(read, f"analyzing {platform}", len(read))
     tasks = list(pools.symbols(tracked, hardware))
+    if not tasks:
+        of = f" of origin={table.origin}" if table.origin else ""
+        raise PrunerError(f"{platform}: no measured program{of} that can be judged")
     scored: dict[str, list[ScoredTask]] = {}
     if on_gpu and table.official:
         released = AnalyzerChoice(form="official").scorer(conf, hardware.device)
@@ -297,10 +300,10 @@ def plot_draft(path: Path, rows: Sequence[dict[str, Any]], min_programs: int) ->
         for platform in dict.fromkeys(row["platform"] for row in rows):
             mine = [row for row in rows if row["platform"] == platform]
             of = {row["form"]: row for row in mine if row["min_programs"] == least}
-            if forms[0] in of:
-                values = [1 - of[forms[0]]["random_at_2pct"]]
-                values += [1 - of[form]["best1_at_2pct"] for form in forms]
-                panels.setdefault(f"{label(platform)}, {what}", values)
+            if any(form in of for form in forms):
+                chance = next(1 - of[form]["random_at_2pct"] for form in forms if form in of)
+                found = [1 - of[form]["best1_at_2pct"] if form in of else np.nan for form in forms]
+                panels.setdefault(f"{label(platform)}, {what}", [chance, *found])
     colour = colours(["random", *forms])
     with style():
         figure = bar_panels(

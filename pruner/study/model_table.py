@@ -184,7 +184,8 @@ def row_of(cell: TableCell, metrics: Mapping[str, Any]) -> Row:
     """The columns of a cell."""
     known = {"platform": cell.platform, "model": cell.model, "seed": cell.seed}
     row = {name: metrics.get(name) for name in COLUMNS}
-    return row | known | {"train_share": cell.share, "commit": git_commit()}
+    commit = metrics.get("commit") or git_commit()  # of a fit that an earlier start made: its own
+    return row | known | {"train_share": cell.share, "commit": commit}
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[str, str], list[Row]]:

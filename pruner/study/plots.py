@@ -207,7 +207,8 @@ def name_lines(axis: Axes, names: Mapping[str, str]) -> None:
     figure.draw_without_rendering()  # ends are known once panels have their places
     figure.set_layout_engine("none")
     height = 1.25 * 8 / 72 * figure.dpi  # of a line of text, in pixels
-    lines = [line for line in axis.get_lines() if line.get_label() in names]
+    named = [line for line in axis.get_lines() if line.get_label() in names]
+    lines = [line for line in named if len(np.asarray(line.get_xydata()))]  # others have no end
     ends = {
         line: line.get_transform().transform(np.asarray(line.get_xydata())[-1]) for line in lines
     }

@@ -15,7 +15,7 @@ from pruner.data.splits import TaskSplit, make_split
 from pruner.data.tasks import TaskKey
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics, save_metrics, write_table
-from pruner.models.checkpoint.checkpoint import BEST
+from pruner.models.checkpoint.checkpoint import BEST, git_commit
 from pruner.models.checkpoint.tensors import existing
 from pruner.models.judging.judge import Report, judge
 from pruner.models.programs.program_table import ProgramTable
@@ -150,6 +150,7 @@ def run_fold(
             "train_pick": recipe.train_pick,
             "split": fold.split.name,
             "split_fingerprint": fold.split.fingerprint,
+            "commit": git_commit(),
         }
         write_table(fold.folder / TASKS_FILE, report.rows)
         if report.networks:

@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pruner.errors import DataError
-from pruner.files import METRICS_FILE, as_written, load_metrics
+from pruner.files import METRICS_FILE, as_written, load_metrics, read_json
 from pruner.study import plots
+from pruner.tune.deploy.forms import OTHER
+from pruner.tune.networks.request import TASKS
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
@@ -64,7 +66,7 @@ class RunCurve:
         number, elapsed_s, best_s = np.array(rows, np.float64).reshape(-1, 3).T
         return cls(
             name=name,
-            tasks=tuple(weights),
+            tasks=tuple(sorted(weights)),
             trial=number.astype(np.int64),
             elapsed_s=elapsed_s,
             best_s=best_s,
@@ -81,8 +83,22 @@ def load_run(folder: Path) -> RunCurve:
         metrics = load_metrics(folder) or {}
         tasks = dict(metrics.get("tasks", {}))
         seconds = {name: float(value) for name, value in dict(metrics.get("seconds", {})).items()}
-        weights = {t.task: float(dict(tasks.get(t.task, {})).get("weight", 1.0)) for t in trials}
+        calls = _calls(folder)
+        weights = {
+            t.task: float(dict(tasks.get(t.task, {})).get("weight", calls.get(t.task, 1.0)))
+            for t in trials
+        }
     return RunCurve.of(folder.name, trials, weights, seconds)
+
+
+def _calls(folder: Path) -> dict[str, float]:
+    """Calls of every task of a network, of both forms; none of operators."""
+    found: dict[str, float] = {}
+    for place in (folder / OTHER / TASKS, folder / TASKS):
+        if place.is_file():
+            with as_written(place):
+                found |= {row["name"]: float(row["weight"]) for row in read_json(place, list)}
+    return found
 
 
 def exploration_share(seconds: Mapping[str, float]) -> float | None:
@@ -148,6 +164,10 @@ def curve_figure(runs: Sequence[RunCurve]) -> Figure:
 def time_figure(runs: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
     """Plot the seconds of each phase, a panel a run (name, seconds)."""
     names = [name for name in NAMES if any(seconds.get(name) for _, seconds in runs)]
-    panels = {plots.short(run): [seconds.get(name, 0.0) for name in names] for run, seconds in runs}
+    panels = {
+        # a run that has not ended has none yet
+        plots.short(run): [seconds.get(name, 0.0 if seconds else np.nan) for name in names]
+        for run, seconds in runs
+    }
     rows = {PHASE_NAMES[name]: plots.GREY if name == IDLE else plots.BLUE for name in names}
     return plots.bar_panels("Where the seconds of tuning went", rows, panels, xlabel="seconds")

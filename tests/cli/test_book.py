@@ -20,6 +20,7 @@ from pruner.study.book.key_numbers import (
     read_results,
     table_cells,
 )
+from pruner.study.book.remake import chosen
 
 CSV = """platform,model,seed,share,top1
 a,net,0,1,0.5
@@ -191,13 +192,17 @@ def test_a_column_that_a_file_lacks_gets_the_value_of_the_item(write):
 
 def test_the_page_stands_alone_and_agrees_until_the_results_change(write, command, tmp_path):
     folder = write()
+    plots = folder.parent / "plots"
+    plots.mkdir()
+    (plots / "mine.svg").write_bytes(b"<svg>\xff</svg>")
+    (plots / "gone-0.svg").write_text("<svg data-of='0'></svg>")  # a plot of an earlier page
     result, _ = command("report").done
     assert result["numbers"]["toy/net"] == pytest.approx(0.7)
     page = (folder.parent / "report.html").read_text()
     assert page.count("<svg") == 2
     assert not re.search(r"<script|<link|src=|@import", page)
     assert "| a | net | 0.600 ± 0.141 |" in (folder.parent / "report.md").read_text()
-    assert len(list((folder.parent / "plots").glob("*.svg"))) == 2
+    assert {path.name for path in plots.iterdir()} == {"mine.svg", "toy-0.svg", "toy-1.svg"}
     assert "about full preset 3 minutes, small preset 1 minutes." in page
     assert command("report", "check=true")[0] == 0
     write(csv=CSV.replace("a,net,0,0.1,0.4", "a,net,0,0.1,0.41"))  # only the plots show it
@@ -283,6 +288,10 @@ def test_an_item_without_results_is_named(write, command):
         ({"numbers": [ITEM["numbers"][1]] * 2}, "numbers: ahead: a name stands twice"),
         ({"tables": [ITEM["tables"][0] | {"where": {"model": "none"}}]}, "no row has"),
         ({"tables": [ITEM["tables"][0] | {"where": {"modell": "net"}}]}, "no column modell"),
+        ({"numbers": [ITEM["numbers"][0] | {"each": ["sead"]}]}, "number net: no column sead"),
+        ({"tables": [ITEM["tables"][0] | {"rows": ["modell"]}]}, "no column modell"),
+        ({"tables": [ITEM["tables"][0] | {"values": {"topp": "Top"}}]}, "no column topp"),
+        ({"plots": [ITEM["plots"][0] | {"y": "topp"}]}, "no column topp"),
     ],
 )
 def test_a_description_that_means_nothing_is_one_line(write, command, changes, message):
@@ -347,6 +356,7 @@ def test_unknown_items_and_presets_are_told(write, command, toy_root, tmp_path):
         (["only=[toy]", "preset=alone"], "toy has only full, small"),
     ):
         assert message in command("book", f"data.root={toy_root}", *options).refusal
+    assert len(chosen(load_items(tmp_path / "experiments"), ["toy", "toy"], "small")) == 1
     with pytest.raises(PrunerError, match=r"no <item>/item\.yaml"):
         load_items(tmp_path)
 

@@ -3,12 +3,14 @@
 import csv
 import shutil
 
+import numpy as np
 import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.paper import PaperSwitches
+from pruner.study import draft_quality
 from pruner.study.book.items import load_item
 from tests.paths import DATASETS
 
@@ -73,9 +75,36 @@ def test_unknown_platforms_and_missing_marks_are_one_line(command, root):
     assert code != 0
     assert "no records in" in err
     assert "there are records for: cpu-sse4" in err
+    assert (
+        "cpu-sse4: no measured program of origin=evolve that"
+        in command("draft_report", f"data.root={root}", "calibrate=0", "origin=evolve").refusal
+    )
+    (root / "mine.csv").write_text("a,b\n1,2\n")
+    message = "mine.csv: another table, without column platform"
+    assert message in command("draft_report", f"data.root={root}", f"out={root}/mine.csv").refusal
     shutil.rmtree(root / "origin")
     code, _, err = command(
         "draft_report", f"data.root={root}", "data.platform=cpu-sse4", "origin=random"
     )
     assert code != 0
     assert "leave out the choice by origin" in err
+
+
+def test_platforms_without_the_form_of_the_paper_have_a_panel(tmp_path, monkeypatch):
+    both = {"min_programs": 1, "random_at_2pct": 0.5}
+    rows = [
+        {"platform": "k80", "form": "paper", "best1_at_2pct": 0.75, **both},
+        {"platform": "k80", "form": "hardware", "best1_at_2pct": 1.0, **both},
+        {"platform": "mine", "form": "hardware", "best1_at_2pct": 0.0, **both},
+    ]
+    drawn = {}
+    draw = draft_quality.bar_panels
+
+    def keep(title, names, panels, **more):
+        drawn.update(panels)
+        return draw(title, names, panels, **more)
+
+    monkeypatch.setattr(draft_quality, "bar_panels", keep)
+    draft_quality.plot_draft(tmp_path / "plot.png", rows, 200)
+    assert drawn["K80, all pools"] == [0.5, 0.25, 0]
+    assert drawn["mine, all pools"] == pytest.approx([0.5, np.nan, 1], nan_ok=True)

@@ -116,6 +116,9 @@ def test_a_submission_is_judged_by_its_scores_alone(run, board, submit, truth):
     result, err = run(board, f"entry={worst}").done
     assert result["rank"] == 3
     assert "| 3 | worst | Mine |" in err  # the table says the same
+    shutil.copytree(worst, board / "perfect")  # elsewhere, with the name of an entry
+    result, _ = run(board, f"entry={board / 'perfect'}").done
+    assert (result["rank"], result["of"]) == (3, 4)
     # by hand: the slowest program of every task is taken
     groups = truth.groupby(["platform", "task"]).latency_s
     assert result["top1"] == pytest.approx(groups.min().sum() / groups.max().sum())

@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 from pruner.cli.shared.output import as_table
 from pruner.data import networks
 from pruner.data.tenset.task_pickle import PickledTask
+from pruner.models.checkpoint.checkpoint import git_commit
 from pruner.models.checkpoint.tensors import load_tensors
 from pruner.study.model_table import markdown
 from tests.cli import toy_records
@@ -41,9 +42,14 @@ def test_one_row_for_each_model_and_seed(table, tmp_path):
 
 def test_a_resumed_table_repeats_no_fit(table, command, tmp_path):
     _, first, _ = table("models=[tensetmlp]", "seeds=[0]")
+    (fit,) = (tmp_path / first["run_dir"]).rglob("seed-0/metrics.json")
+    known = json.loads(fit.read_text())
+    assert known["commit"] == git_commit()
+    fit.write_text(json.dumps(known | {"commit": "earlier"}))
     again, err = command("results_table", f"resume={first['run_dir']}").done
     assert "epoch" not in err
     assert again["mean"] == first["mean"]
+    assert "earlier" in (tmp_path / again["results"]).read_text()
 
 
 def test_two_processes_make_the_same_table(table, tmp_path):
@@ -260,7 +266,10 @@ def test_numbers_and_differing_options_stand_beside_each_other_of_finished_runs(
     ]
     assert result["options"] == [{"option": "model.w", "a=1": 1, "b": 2}]
     assert "model.w  1    2" in err
-    one = run_folder(tmp_path / "a", {"top1": 0.5}, {})
+    assert "ended early" not in err
+    one = run_folder(tmp_path / "a", {"top1": 0.5, "interrupted": True}, {})
+    _, err = command("compare", one, two).done
+    assert f"{one}: ended early; its numbers are those so far" in err
     assert "nothing: no metrics.json there" in command("compare", one, tmp_path / "nothing").refusal
     assert "given twice" in command("compare", one, f"{one}/").refusal
 

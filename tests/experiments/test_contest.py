@@ -143,3 +143,10 @@ def test_a_model_a_seed_and_one_for_those_that_share_it(script, tmp_path):
 def test_an_unknown_recipe_is_refused(script):
     with pytest.raises(Exception, match="recipe=theirs is unknown"):
         script("offline")["ways"]("theirs")
+
+
+def test_another_budget_replaces_no_committed_rows(script, tmp_path):
+    offline = script("offline")
+    options = offline["Options"](data=offline["Data"](root=str(tmp_path)), budget="small")
+    with pytest.raises(Exception, match="budget=small: it would replace rows of default; add"):
+        offline["run"](options)

@@ -97,6 +97,13 @@ def test_runs_of_another_budget_are_not_compared(runs, tmp_path):
     )
 
 
+def test_areas_are_compared_over_the_trials_that_both_have(runs):
+    """A run and its own end: a late start is neither a gain nor a loss."""
+    names = ("trials", "elapsed_s", "best_s")
+    late = replace(runs[0], method="late", **{name: getattr(runs[0], name)[20:] for name in names})
+    assert [row["area_gain"] for row in p_rows([runs[0], late])] == [0.0, 0.0]
+
+
 def test_targets_are_tested_each_and_all_together(runs):
     """As many pairs on both, so the gain over all is the mean; one target has no such row."""
     slowed = {"ansor": 1.0, "moa": 1.5, "random": 1.0}

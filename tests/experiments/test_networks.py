@@ -5,8 +5,8 @@ import pytest
 
 from experiments.common.comparison import Ended
 from pruner.cli.shared.known import read_fields
-from pruner.errors import DataError
-from pruner.files import write_json
+from pruner.errors import DataError, PrunerError
+from pruner.files import read_table, write_json, write_table
 from pruner.study.book.items import load_item
 from pruner.study.book.page import build_page
 from tests.study.network.fabricated import contender, fabricate
@@ -35,10 +35,14 @@ def listed(folder):
     write_json(tasks / "metrics.json", {"num_tuned": 7})
 
 
-def finished(item, options, policy, trials, network_s, **more):
-    folder = item["Campaign"](options).folder("tiny", policy, 0)
-    fabricate(folder, trials, **more)
+def finished(item, options, policy, trials, network_s, *, contenders=None):
+    campaign = item["Campaign"](options)
+    folder = campaign.folder("tiny", policy, 0)
+    fabricate(folder, trials, contenders=contenders)
     write_json(folder / "deploy.json", {"median_s": network_s})
+    if contenders is not None:
+        campaign.race("tiny").parent.mkdir(exist_ok=True)
+        (folder / "beside.json").rename(campaign.race("tiny"))
     return folder
 
 
@@ -49,7 +53,7 @@ def drafted(campaign):
     write_json(folder / "deploy.json", {**deployed, "load_s": 0.25, "seconds": {"build": 4.0}})
 
 
-def prefixes(item, options, folder):
+def prefixes(item, options):
     """Ours takes 9 s a run from the draft and 8 s, as the rival in the end, after 1 s of tuning."""
     campaign = item["Campaign"](options)
     draft = campaign.draft("tiny", 0)
@@ -61,6 +65,8 @@ def prefixes(item, options, folder):
         {"whose": "ours", "t_s": t, "measured": n, "median_s": m, "rival_s": 8.0, "error": None}
         for t, n, m in ((0.0, 0, 9.0), (1.0, 1, 8.0))
     ]
+    folder = campaign.folder("tiny", "metaschedule", 0)
+    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "prefixes.json", {"rival": "x", "settled_s": 108.0, "points": points})
 
 
@@ -136,6 +142,17 @@ def test_the_rival_tunes_our_layout_unless_told_otherwise(item, options, words, 
     assert not any(word.startswith("layout=") for word in steps["ours"].words)  # auto: NHWC
 
 
+def test_a_run_races_the_rivals_of_both_layouts(item, options):
+    steps = [
+        {step.kind: step for step in item["Campaign"](options(*words)).steps()}
+        for words in ((), ("rival_layout=NCHW",))
+    ]
+    for kind in ("prefixes", "beside"):
+        ours, theirs = (found[kind] for found in steps)
+        assert ours.made == theirs.made  # one command writes one file ...
+        assert ours.leaves != theirs.leaves  # ... which is copied
+
+
 def test_drafted_networks_are_built_and_compared_with_torch(item, options, tmp_path):
     given = options("summary=true", "drafts=[tiny,opt]")
     finished(item, given, "ours", OURS, 2.0)
@@ -164,9 +181,9 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
         item["run"](given)
     rival = finished(item, given, "metaschedule", RIVAL, 8.0)
     rows = [contender("ours", 2.0), contender("eager", 5.0), contender(rival.name, 8.0)]
-    ours = finished(item, given, "ours", OURS, 2.0, contenders=rows)
+    finished(item, given, "ours", OURS, 2.0, contenders=rows)
     drafted(item["Campaign"](given))
-    prefixes(item, given, ours)
+    prefixes(item, given)
     assert item["run"](given)["cells"] == 2
     table = pd.read_csv(tmp_path / "networks" / "summary.csv").set_index("policy")
     # an empty folder, import 2 s, draft 8 s; ours 1 s of tuning; the rival 2 + 108 s
@@ -188,11 +205,22 @@ def test_the_tables_and_the_book_come_from_the_cells_there_are(item, options, tm
     assert len(page.drawings) == 3
 
 
+@pytest.mark.parametrize("words", [["summary=true"], ["networks=[other]", "seeds=2"]])
+def test_tables_that_would_lose_a_cell_are_refused_before_any_work(item, options, tmp_path, words):
+    finished(item, options(), "ours", OURS, 2.0)
+    kept = [{"network": "tiny", "policy": name, "seed": 0} for name in ("ours", "random")]
+    write_table(tmp_path / "networks" / "results.csv", kept)
+    with pytest.raises(PrunerError, match=r"lose its row of tiny \w+ 0; add results=DIR"):
+        item["run"](options(*words))
+    assert read_table(tmp_path / "networks" / "results.csv")[1]["policy"] == "random"
+    assert not (tmp_path / "networks" / "summary.csv").exists()
+
+
 def test_chance_has_its_own_row_and_seconds_to_the_rivals_estimate(item, options, tmp_path):
     given = options("summary=true")
-    ours = finished(item, given, "ours", OURS, 2.0)
-    prefixes(item, given, ours)
+    finished(item, given, "ours", OURS, 2.0)
     finished(item, given, "metaschedule", RIVAL, 8.0)
+    prefixes(item, given)
     finished(item, given, "random", [("conv_a", 1.5, 30.0), ("dense_b", 2.5, 40.0)], 3.0)
     assert item["run"](given)["cells"] == 3
     table = pd.read_csv(tmp_path / "networks" / "results.csv").set_index("policy")
@@ -207,7 +235,7 @@ def test_the_draft_of_a_run_that_begins_with_it_is_no_part_of_its_start(item, op
     """An empty folder, import 2 s; then 1 s of the run, in which it drafted, too."""
     given = options("summary=true")
     ours = finished(item, given, "ours", OURS, 2.0)
-    prefixes(item, given, ours)
+    prefixes(item, given)
     (ours / "drafted").mkdir()
     rows = [{"task": task, "how": "drafted"} for task in ("conv_a", "dense_b")]
     write_json(ours / "drafted" / "drafted.json", rows)

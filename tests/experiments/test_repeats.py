@@ -21,6 +21,7 @@ from experiments.repeats.run import (
     task_rows,
     timing_s,
 )
+from pruner.errors import PrunerError
 from pruner.files import read_table
 from pruner.tune.run.finalists import FINALISTS_FILE
 from pruner.tune.run.journal import JOURNAL_FILE
@@ -124,6 +125,23 @@ def test_live_runs_are_pairs():
         (row["operator"], row["seed"], row["way"]) for row in rows
     }
     assert all(float(row["over_all"]) == 1 for row in rows if row["way"] == ALL)
+
+
+def test_a_live_run_is_named_by_its_options_and_has_a_factor_of_the_tables():
+    ways = (run.Options(), run.Options(factor=1.5), run.Options(trials=8))
+    assert len({run.cell(options, "matmul", FEWER, 0) for options in ways}) == 3
+    assert run.cell(ways[0], "matmul", ALL, 0) == run.cell(ways[1], "matmul", ALL, 0)
+    with pytest.raises(PrunerError, match=r"factor=1\.25: not in the tables; known: 1, "):
+        run.run(run.Options(live=True, factor=1.25))
+
+
+def test_rows_of_runs_whose_folders_are_elsewhere_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "SETS", {})
+    for name, cost_s in (("first", 1.0), ("second", 1.0), ("first", 2.0)):
+        journal(tmp_path / name / name / JOURNAL_FILE, row_of(int(cost_s), [cost_s] * 3))
+        run.run(run.Options(runs=str(tmp_path / name), out=str(tmp_path)))
+    tasks = [row["task"] for row in read_table(tmp_path / "results.csv") if row["factor"] == "1"]
+    assert tasks == ["first", "first", "second", "second"]  # for each way of renewing
 
 
 def test_one_half_of_the_turns_chooses_and_the_other_judges():

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -18,7 +19,8 @@ from pruner.study.book.items import Plot, load_items
 from pruner.study.book.key_numbers import Series, plot_series, read_results
 from pruner.study.book.plots import _bars, _lines, panels, svg
 from pruner.study.pareto import draw_fronts, write_front_report
-from pruner.study.tuning_plots import CURVES, TIME, RunCurve, draw
+from pruner.study.tuning_plots import CURVES, TIME, RunCurve, draw, load_run
+from tests.study.network.fabricated import fabricate
 
 # Linear RGB as protanopes and deuteranopes see it (Machado and others 2009, severity 1).
 EYES = {
@@ -186,6 +188,19 @@ def test_programs_that_differ_have_a_row_of_panels_each(tmp_path):
         with Image.open(tmp_path / CURVES) as picture:
             heights.append(picture.height)
     assert heights[1] == pytest.approx(2 * heights[0], rel=0.1)
+
+
+def test_a_run_that_has_not_ended_is_drawn_beside_others(tmp_path):
+    trials = [("conv_a", 4e-3, 1.0), ("dense_b", 2e-3, 2.0)]
+    ended = load_run(fabricate(tmp_path / "ended", trials))
+    folder = fabricate(tmp_path / "begun", trials[::-1])
+    (folder / "metrics.json").unlink()
+    begun = load_run(folder)
+    wanted = pytest.approx([2 * 4e-3 + 2e-3])
+    assert begun.best_s.tolist() == ended.best_s.tolist() == wanted
+    assert begun.tasks == ended.tasks  # one panel
+    points = {name: getattr(begun, name)[:0] for name in ("trial", "elapsed_s", "best_s")}
+    draw([ended, begun, replace(begun, name="no program yet", **points)], tmp_path)
 
 
 POINTS = [(1, 1e-3, 8192, 1), (2, 2e-3, 4096, 1), (3, 3e-3, 6144, 0)]

@@ -64,8 +64,20 @@ class Gather(Callback):
     """Collects the cells of a sweep into tables and a last line."""
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
+        """Gather; an error ends the process, since Hydra would make it a warning."""
+        from pruner.cli.shared.door import mistakes_in_one_line  # the door imports this file
+
+        with mistakes_in_one_line():
+            try:
+                self._gather(Path(config.hydra.sweep.dir))
+            except (PrunerError, OSError):
+                raise
+            except Exception:  # a bug
+                say(traceback.format_exc())
+                sys.exit(1)
+
+    def _gather(self, folder: Path) -> None:
         """Read the cells' results; exit with code 2 if a cell failed."""
-        folder = Path(config.hydra.sweep.dir)
         found = [load_metrics(path.parent) for path in folder.glob("*/metrics.json")]
         cells = sorted((cell for cell in found if cell), key=lambda cell: cell["cell"])
         failed = [cell for cell in cells if "error" in cell]
@@ -90,6 +102,7 @@ def table_of(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Make a row a cell: its choices, then its numbers."""
     rows = []
     for cell in cells:
-        choices = dict(choice.lstrip("+~").split("=", 1) for choice in cell["overrides"])
+        parts = (choice.lstrip("+~").partition("=") for choice in cell["overrides"])  # ~NAME: no =
+        choices = {name: value for name, _, value in parts}
         rows.append(choices | {k: v for k, v in cell.items() if k not in ("overrides", *choices)})
     return rows

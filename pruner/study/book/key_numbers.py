@@ -1,6 +1,6 @@
 """Numbers of the book: means, spreads and cells from CSV files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,9 +129,15 @@ def _reached(rows: pd.DataFrame, number: Number) -> tuple[int, int]:
     return int(rows.reached.sum()), int(runs)
 
 
+def _check_columns(rows: pd.DataFrame, names: Iterable[str]) -> None:
+    """Raise NoRows for a column that is not there."""
+    for name in names:
+        if name not in rows:
+            raise NoRows(f"no column {name}; there are: {', '.join(rows.columns)}")
+
+
 def _mean(rows: pd.DataFrame, column: str) -> float:
-    if column not in rows:
-        raise NoRows(f"no column {column}; there are: {', '.join(rows.columns)}")
+    _check_columns(rows, [column])
     return float(rows[column].mean())
 
 
@@ -143,6 +149,7 @@ def table_cells(table: Table, rows: pd.DataFrame) -> TextRows:
             return f"{values.mean():,.0f}"
         return mean_text(values, table.digits, spread=table.spread)
 
+    _check_columns(rows, table.values)
     cells = [[*table.rows, *table.values.values()]]
     for key, group in _groups(select(rows, table.where), table.rows):
         texts = [cell(group[name].dropna()) for name in table.values]
@@ -152,6 +159,7 @@ def table_cells(table: Table, rows: pd.DataFrame) -> TextRows:
 
 def _groups(rows: pd.DataFrame, names: Sequence[str]) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
     """Groups in order of appearance, by the first name, then the second."""
+    _check_columns(rows, names)
     first = {name: {value: n for n, value in enumerate(rows[name].unique())} for name in names}
 
     def place(group: tuple[tuple[Any, ...], pd.DataFrame]) -> list[int]:
@@ -183,6 +191,7 @@ def plot_series(plot: Plot, rows: pd.DataFrame) -> list[Series]:
 
     A point is the mean of the rows that have `y`. Raises NoRows without any.
     """
+    _check_columns(rows, [plot.x, plot.y])
     found = []
     columns = [plot.series] if isinstance(plot.series, str) else plot.series
     for names, group in _groups(select(rows, plot.where), columns):

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 import pandas as pd
 
 from pruner.errors import PrunerError
+from pruner.files import write_text
 from pruner.progress import Tracker, pass_on
 from pruner.study.book.items import Item
 from pruner.study.book.key_numbers import (
@@ -324,15 +325,17 @@ def _inline(text: str) -> str:
 
 
 def write_page(page: Page, out: Path) -> None:
-    """Write both pages and the plots; plots of removed blocks are deleted."""
+    """Write the pages and plots; plots of removed blocks go, other files stay."""
     plots = out / "plots"
     plots.mkdir(parents=True, exist_ok=True)
+    drawn = {out / name: drawing for name, drawing in page.drawings.items()}
+    for path, drawing in drawn.items():
+        write_text(path, drawing)
+    write_text(out / MARKDOWN, markdown(page))
+    write_text(out / HTML, html_page("Results book", page.blocks))
     for path in plots.glob("*.svg"):
-        path.unlink()
-    for name, drawing in page.drawings.items():
-        (out / name).write_text(drawing, encoding="utf-8")
-    (out / MARKDOWN).write_text(markdown(page), encoding="utf-8")
-    (out / HTML).write_text(html_page("Results book", page.blocks), encoding="utf-8")
+        if path not in drawn and b"data-of='" in path.read_bytes():  # a plot of an earlier page
+            path.unlink()
 
 
 def check_page(page: Page, out: Path) -> None:

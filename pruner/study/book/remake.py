@@ -27,7 +27,7 @@ def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> l
     for name in names or ():
         if preset not in known[name].run:
             raise PrunerError(f"preset={preset}: {name} has only {', '.join(known[name].run)}")
-    picked = [known[name] for name in names or known if preset in known[name].run]
+    picked = [known[name] for name in dict.fromkeys(names or known) if preset in known[name].run]
     if not picked:
         presets = sorted({preset for item in items for preset in item.run})
         raise PrunerError(f"preset={preset}: unknown; known: {', '.join(presets)}")

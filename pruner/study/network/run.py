@@ -1,6 +1,7 @@
 """Read a network's run folder: tasks, trials, seconds, deployment, baselines."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from pruner.tune.deploy.forms import built_form
 from pruner.tune.networks.extraction import TASKS
 from pruner.tune.networks.network_tasks import MIN_SHARE
 from pruner.tune.networks.request import REQUEST
-from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 CONFIG_FILE = "config.yaml"
 
@@ -118,11 +119,12 @@ def read_network_run(folder: Path) -> NetworkRun:
     trials = read_trials(folder / JOURNAL_FILE)
     ran = [trial for trial in reversed(trials) if trial.latency_s < float("inf")]
     first = {trial.task: trial.latency_s for trial in ran}  # the first overwrites the later
+    known = metrics["tasks"] if "tasks" in metrics else _from_journal(trials)
     place, tasks = built_form(folder) / TASKS, list[TaskLine]()
     with as_written(place):
         rates = _rates(folder, config)
         for row in read_json(place, list):
-            found, bound_s = metrics.get("tasks", {}).get(row["name"], {}), None
+            found, bound_s = known.get(row["name"], {}), None
             if rates is not None:
                 sizes = (math.prod(shape) * dtype_bytes(dtype) for shape, dtype in row["shapes"])
                 bound_s = max(float(row["flops"]) / rates[0], sum(sizes) / rates[1])
@@ -156,6 +158,20 @@ def read_network_run(folder: Path) -> NetworkRun:
         deployed=_json(folder / DEPLOY_FILE),
         comparison=SideBySide.read(folder / COMPARISON_FILE),
     )
+
+
+def _from_journal(trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
+    """Results by task of a run that has not written its metrics."""
+    found = {}
+    for name in dict.fromkeys(trial.task for trial in trials):
+        mine = [trial for trial in trials if trial.task == name]
+        ran_s = [trial.latency_s for trial in mine if trial.latency_s < math.inf]
+        found[name] = {
+            "best_latency_s": min(ran_s, default=None),
+            "trials": len(mine),
+            "failures": Counter(t.error for t in mine if t.error is not None),
+        }
+    return found
 
 
 def _rates(folder: Path, config: Mapping[str, Any]) -> tuple[float, float] | None:

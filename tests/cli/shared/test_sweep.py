@@ -51,8 +51,16 @@ def test_one_failing_cell_is_one_line_and_the_others_go_on(sweep):
     assert "error: 1 of 2 cells failed" in err
 
 
-@pytest.mark.parametrize(("cell", "code"), [({"unsuccessful": 1}, 3), ({"error": "no"}, 2)])
-def test_what_came_to_nothing_in_a_cell_is_the_exit_code_of_the_sweep(tmp_path, cell, code):
+@pytest.mark.parametrize(
+    ("cell", "code"),
+    [
+        ({"unsuccessful": 1}, 3),
+        ({"error": "no"}, 2),
+        ({"error": "no", "overrides": ["~run_id", "+x=a=b"]}, 2),
+        ({"overrides": 7}, 1),  # a bug here: Hydra would make it a warning
+    ],
+)
+def test_what_came_to_nothing_in_a_cell_is_the_exit_code_of_the_sweep(tmp_path, capsys, cell, code):
     from pruner.cli.shared.sweep import Gather
 
     for number, more in enumerate(({}, cell)):
@@ -63,6 +71,7 @@ def test_what_came_to_nothing_in_a_cell_is_the_exit_code_of_the_sweep(tmp_path, 
     with pytest.raises(SystemExit) as stop:
         Gather().on_multirun_end(config)
     assert stop.value.code == code
+    assert ("Traceback" in capsys.readouterr().err) == (code == 1)
 
 
 def test_an_unknown_choice_ends_the_sweep_before_any_work(sweep, tmp_path):

@@ -14,7 +14,7 @@ from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.request import REQUEST, TASKS, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.variants.choosing import Alternative, Alternatives, VariantReport
-from tests.study.network.fabricated import contender, fabricate
+from tests.study.network.fabricated import contender, fabricate, trial
 
 TRIALS = [("conv_a", 4e-3, 1.0), ("dense_b", 2e-3, 2.0), ("conv_a", 1.5e-3, 3.0)]
 
@@ -43,6 +43,19 @@ def test_what_the_folder_says_is_read(folder):
     assert (dense.total_s, copy.total_s, copy.best_s) == (2e-3, 0.0, None)
     assert (conv.first_s, dense.first_s, copy.first_s) == (4e-3, 2e-3, None)
     assert run.first_s == pytest.approx(2 * 4e-3 + 2e-3)
+
+
+def test_a_run_without_metrics_has_the_results_of_its_journal(folder):
+    failed = (("conv_a", 4), ("copy_c", 5))
+    rows = [trial(n, task, 0.0, float(n), error="wrong") for task, n in failed]
+    with (folder / "trials.jsonl").open("a") as journal:
+        journal.writelines(json.dumps(row) + "\n" for row in rows)
+    ended = read_network_run(folder)
+    (folder / "metrics.json").unlink()
+    run = read_network_run(folder)
+    assert [task.best_s for task in run.tasks] == [task.best_s for task in ended.tasks]
+    assert [(task.trials, task.failures) for task in run.tasks] == [(3, 1), (1, 0), (1, 1)]
+    assert "2 of 3 tasks, 100.0% of" in write_report(folder).read_text(encoding="utf-8")
 
 
 def test_the_page_is_one_file_with_every_number(folder):

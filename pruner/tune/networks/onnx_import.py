@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from pruner.errors import MissingExtra, PrunerError, lines_of
 from pruner.tune.measure.numerics import Kind
 from pruner.tune.measure.numerics import inputs as seeded
-from pruner.tune.networks.onnx_loops import unroll
+from pruner.tune.networks.onnx_loops import RANDOM, unroll
 from pruner.tune.networks.operators_onnx import CONVERTERS
 from pruner.tune.networks.operators_onnx.products import MICROSOFT
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
@@ -239,6 +240,8 @@ def _simplify(model: Any) -> None:
 
 
 def _is_folded(node: Any) -> bool | None:
+    if node.op_type in RANDOM:  # onnxscript folds one of them
+        return False
     # onnxscript leaves them by default, and TVM takes numbers only
     return True if node.op_type in ("ConstantOfShape", "DequantizeLinear") else None
 
@@ -350,7 +353,8 @@ def _converted(model: Any) -> Any:
 
     proto = ir.to_proto(model)
     importer = Importer({}, {}, keep_params_in_input=False)
-    return importer.from_onnx(proto.graph, model.opset_imports[""])
+    with redirect_stdout(StringIO()):  # TVM prints each operator that it cannot convert
+        return importer.from_onnx(proto.graph, model.opset_imports[""])
 
 
 def _check_result(name: str, inputs: Any, attrs: Any, result: Any) -> None:

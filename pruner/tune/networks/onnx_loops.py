@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pruner.errors import PrunerError
 
 MOST = 4096  # operators in all steps of a loop: each takes time to import and to lower
-_RANDOM = (
+RANDOM = (  # operators that draw random numbers
     *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"),
     "RandomUniformLike",
 )
@@ -105,7 +105,7 @@ class _Values:
         has_graph = any(
             one.type == self._ir.AttributeType.GRAPH for one in node.attributes.values()
         )
-        if node.op_type in _RANDOM or has_graph or not given:
+        if node.op_type in RANDOM or has_graph or not given:
             return None
         if any(one is None for one in given.values()):
             return None

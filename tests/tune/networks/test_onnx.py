@@ -280,10 +280,11 @@ def test_weights_in_another_file(tmp_path, net):
         ("Det", "TVM cannot import Det; write"),
     ],
 )
-def test_operators_that_tvm_cannot_convert_are_named(operator, told, net):
+def test_operators_that_tvm_cannot_convert_are_named(operator, told, net, capsys):
     node = make.make_node(operator, ["x"], ["y"])
     ends = [("x", FLOAT, [1, 1, 4, 4])], [("y", FLOAT, None)]
     assert told in refused(written(net, [node], *ends))
+    assert not capsys.readouterr().out  # TVM prints them
 
 
 @pytest.mark.tvm
@@ -477,6 +478,114 @@ def test_negative_pads_of_pools_are_refused(tmp_path):
     node = make.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], pads=[-1, 0])
     path = written(tmp_path / "net.onnx", [node], [("x", FLOAT, [1, 1, 6])], [("y", FLOAT, None)])
     assert "its pads are negative" in refused(path)
+
+
+def some(*shape):
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def everywhere(row, *shape):
+    return np.broadcast_to(row, shape).copy()
+
+
+def without_a_channel():
+    images = some(2, 3, 4, 5)
+    images[:, 1] = 0
+    return images
+
+
+# operator, attributes, input, constants; computed by ONNX's own evaluator
+DEFINED = {
+    "writes to a part of the rows": (
+        *("ScatterElements", {"axis": 0}, some(2, 3, 4)),
+        *(np.array([[[1, 0], [-1, -2], [0, 1]]]), some(1, 3, 2)),
+    ),
+    "sums at a part of the rows": (
+        *("ScatterElements", {"axis": 0, "reduction": "add"}, some(2, 3, 4)),
+        *(np.array([[[1, 0], [-1, -2], [0, 1]]]), some(1, 3, 2)),
+    ),
+    "writes to a part of the columns": (
+        *("ScatterElements", {"axis": 2}, some(2, 3, 4)),
+        *(everywhere([0, -1, 2], 2, 2, 3), some(2, 2, 3)),
+    ),
+    "sums at repeated places": (
+        *("ScatterElements", {"axis": -1, "reduction": "add"}, some(2, 3, 4)),
+        *(everywhere(np.int32([1, -3, 1]), 2, 2, 3), some(2, 2, 3)),
+    ),
+    "a scale of one dimension": ("LayerNormalization", {"axis": 1}, some(2, 4, 4), some(4)),
+    "a scale of rows": ("LayerNormalization", {}, some(2, 3, 4), some(3, 4), some(4)),
+    "a scale without means": ("RMSNormalization", {"axis": 1}, some(2, 3, 4), some(4)),
+    "a channel of zeros": ("MeanVarianceNormalization", {}, without_a_channel()),
+}
+# by onnxruntime: the evaluator computes other sizes
+RUN = {
+    "norms of a part of the window": (
+        "LpPool",
+        {"kernel_shape": [3, 2], "strides": [3, 2], "pads": [1, 0, 0, 1], "ceil_mode": 1},
+        some(1, 2, 6, 6),
+    ),
+    "regions in half the size": (
+        "RoiAlign",
+        {"spatial_scale": 0.5, "sampling_ratio": 2, "output_height": 2, "output_width": 3},
+        some(1, 1, 8, 8),
+        *(np.float32([[2, 2, 10, 10], [1, 3, 14, 9]]), np.array([0, 0])),
+    ),
+    "a scale that float32 rounds": (
+        *("Resize", {"mode": "linear"}, some(1, 1, 10, 10)),
+        *(None, np.float32([1, 1, 0.7, 2.3])),
+    ),
+}
+
+
+def by_evaluator(path, given):
+    return reference.ReferenceEvaluator(str(path)).run(None, given)
+
+
+def by_runtime(path, given):
+    runtime = pytest.importorskip("onnxruntime")
+    return runtime.InferenceSession(str(path)).run(None, given)
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(
+    ("cases", "version", "compute"), [(DEFINED, 23, by_evaluator), (RUN, 19, by_runtime)]
+)
+def test_operators_that_tvm_converts_otherwise(cases, version, compute, net):
+    """All in one graph."""
+    nodes, ends, constants, given = [], ([], []), {}, {}
+    for number, (operator, attributes, data, *others) in enumerate(cases.values()):
+        names = [f"c{number}_{i}" if one is not None else "" for i, one in enumerate(others)]
+        nodes.append(make.make_node(operator, [f"x{number}", *names], [f"y{number}"], **attributes))
+        ends[0].append((f"x{number}", FLOAT, data.shape))
+        ends[1].append((f"y{number}", FLOAT, None))
+        constants |= {name: one for name, one in zip(names, others, strict=True) if name}
+        given[f"x{number}"] = data
+    path = written(net, nodes, *ends, constants, version=version)
+    wanted = compute(path, given)
+    for name, mine, theirs in zip(cases, computed(path, given.values()), wanted, strict=True):
+        assert (name, mine.dtype) == (name, theirs.dtype)
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.tvm
+def test_old_writes_have_places_of_their_own(net):
+    node = make.make_node("Scatter", ["x", "i", "v"], ["y"], axis=0)
+    constants = {"i": np.array([[[1, 0], [0, 1]]]), "v": np.float32([[[5, 6], [7, 8]]])}
+    ends = [("x", FLOAT, [2, 2, 3])], [("y", FLOAT, None)]
+    path = written(net, [node], *ends, constants, version=10)
+    (found,) = computed(path, [np.zeros((2, 2, 3), np.float32)])
+    assert found.tolist() == [[[0, 6, 0], [7, 0, 0]], [[5, 0, 0], [0, 8, 0]]]
+
+
+@pytest.mark.tvm
+def test_random_numbers_of_constant_chances_are_refused(net):
+    nodes = [
+        make.make_node("Bernoulli", ["chances"], ["mask"]),
+        make.make_node("Mul", ["x", "mask"], ["y"]),
+    ]
+    chances = {"chances": np.full(3, 0.5, np.float32)}
+    path = written(net, nodes, [("x", FLOAT, [3])], [("y", FLOAT, [3])], chances)
+    assert "TVM cannot import RandomUniformLike" in refused(path)
 
 
 @pytest.mark.tvm

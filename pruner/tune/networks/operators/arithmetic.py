@@ -123,9 +123,17 @@ def logaddexp(x: Tensor, y: Tensor) -> Any:
 
 @replaces(aten.rrelu_with_noise_functional.default)
 def rrelu(
-    x: Tensor, noise: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, *_: Any, **__: Any
+    x: Tensor,
+    noise: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *_: Any,
+    **__: Any,
 ) -> Any:
     """Use the mean slope, as torch does outside training."""
+    if training:
+        return NotImplemented
     return torch.nn.functional.leaky_relu(x, (lower + upper) / 2), noise
 
 

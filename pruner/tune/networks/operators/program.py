@@ -37,6 +37,8 @@ aten = torch.ops.aten
 Converter = Callable[[Any, Any], Any]  # of (node of the graph, importer of TVM)
 
 _NOT_LOWERED = ("cond",)  # TVM makes functions of its branches, which no task has
+# TVM draws their numbers once, at the import, or leaves them out
+_RANDOM = ("bernoulli.p", "exponential.default", "randn.default", "randn_like.default")
 _RECURRENT = (aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
 # arguments of these: how many layers, whether both directions, and whether the batch is first
 _LAYERS = (4, 7, 8)
@@ -118,7 +120,8 @@ def decomposed(program: Any, known: Iterable[str], *, apart: bool = False) -> An
     try:
         table = torch.export.default_decompositions()
         for operator in CONVERTED:
-            table.pop(operator, None)
+            if not isinstance(operator, str):  # torch decomposes its own alone
+                table.pop(operator, None)
         table.update(REPLACED | of_library(program))
         program = _rewritten(program, table, known)
         if (real := without_complex(program)) is not program:
@@ -148,7 +151,7 @@ def converters(importer: Any) -> dict[str, Converter]:
         for name, convert in importer.convert_map.items()
         if name not in _NOT_LOWERED
     }
-    mine = {operator.__name__: convert for operator, convert in CONVERTED.items()}
+    mine = {getattr(one, "__name__", one): convert for one, convert in CONVERTED.items()}
     return {name: _checked(name, convert) for name, convert in {**own, **mine}.items()}
 
 
@@ -187,12 +190,21 @@ def _check_targets(program: Any, known: Iterable[str]) -> None:
             if any(free_unbacked_symbols(part.meta.get("val")) for part in node.all_input_nodes):
                 continue  # the size comes from an operator that is named itself
             unknown.add(f"{name} (a size that depends on the data)")
+        elif _draws(node, name):
+            unknown.add(f"{name} (random numbers)")
         elif lacks_rule(node):
             unknown.add(f"{name} (of complex numbers)")
         elif name not in known and not touches_complex(node):
             unknown.add(name)
     if unknown:
         raise AssertionError(f"Unsupported function types {sorted(unknown)}")
+
+
+def _draws(node: fx.Node, name: str) -> bool:
+    if name in ("dropout.default", "native_dropout.default"):
+        _, share, trains = node.args
+        return bool(share) and trains is not False
+    return name in _RANDOM
 
 
 def _checked(name: str, convert: Converter) -> Converter:

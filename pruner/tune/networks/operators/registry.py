@@ -7,7 +7,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Decompositions: functions of torch with the operator's own arguments.
 REPLACED: dict[Any, Callable[..., Any]] = {}
-# Functions of (node of the graph, importer of TVM); torch does not decompose these operators.
+# Functions of (node of the graph, importer of TVM); torch does not decompose these operators, which
+# are given by their names if they are of another package.
 CONVERTED: dict[Any, Callable[[Any, Any], Any]] = {}
 
 

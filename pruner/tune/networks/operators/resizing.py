@@ -60,9 +60,11 @@ def nearest(node: Any, importer: Any) -> Any:
 def bilinear(node: Any, importer: Any) -> Any:
     """Emit TVM's resize, or products with matrices for other scales."""
     x, size, corners, scales = (*node.args, None)[:4]
-    if corners or scales is None or _grows_evenly(x.meta["val"], size, scales):
+    evenly = corners or scales is None or _grows_evenly(x.meta["val"], size, scales)
+    # TVM divides by zero from corner to corner of a single row or column
+    if evenly and not (corners and 1 in node.meta["val"].shape[-2:]):
         return by_tvm(node, importer)
-    return _by_matrices(node, importer, aten.upsample_bilinear2d.default, scales)
+    return _by_matrices(node, importer, aten.upsample_bilinear2d.default, scales or (None, None))
 
 
 @converts(aten.upsample_bicubic2d.vec)

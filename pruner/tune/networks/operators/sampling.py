@@ -1,4 +1,7 @@
-"""Volumes at points between their voxels, for which torch has no decomposition."""
+"""Volumes at points between their voxels, and regions of images.
+
+Torch has no decomposition of these operators.
+"""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -8,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import replaces
+from pruner.tune.networks.operators.registry import converts, replaces
+from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
 
@@ -36,6 +40,22 @@ def grid_sampler_3d(x: Tensor, grid: Tensor, mode: int, padding: int, corners: b
         index = [first + one for first, one in zip(below, upper, strict=True)]
         total = total + _voxels(x, index, share)
     return total
+
+
+@converts("roi_align.default")  # of torchvision
+def roi_align(node: Any, importer: Any) -> Any:
+    """Emit TVM's, which shifts boxes before it scales them."""
+    relax, emit = load_tvm().relax, importer.block_builder.emit
+    image, boxes, scale, height, width, ratio, aligned = importer.retrieve_args(node)
+    kind = boxes.ty.dtype.dtype
+    # the first column has the number of the image
+    boxes = relax.op.multiply(boxes, relax.const([1.0] + [scale] * 4, kind))
+    if aligned:
+        boxes = relax.op.subtract(boxes, relax.const([0.0] + [0.5] * 4, kind))
+    found = relax.op.vision.roi_align(
+        image, emit(boxes), (height, width), 1.0, sample_ratio=ratio, aligned=aligned
+    )
+    return emit(found)
 
 
 def _place(points: Tensor, size: int, padding: int, corners: bool) -> Tensor:

@@ -6,7 +6,7 @@ operator. ``inputs`` are Relax expressions, or None for those that are left out.
 TVM reads them: text is bytes. A converter returns None where TVM's own is right.
 
 * `elementwise`: clips, minima and maxima of several tensors, powers, normalisations
-* `indexing`: padding, tiling, one-hot, cumulative sums
+* `indexing`: padding, tiling, one-hot, cumulative sums, writes at indices
 * `pools`: pools whose padding follows from their sizes, and places of maxima
 * `products`: transposed convolutions, Einstein sums, products of quantised tensors
 * `recurrent`: LSTM, GRU and RNN of short fixed sequences

@@ -5,6 +5,7 @@ of a minimum to reduce them.
 """
 
 from functools import partial, reduce
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -120,17 +121,40 @@ def dropout(front: Any, inputs: Any, attrs: Any) -> Any:
     return load_tvm().relax.Tuple([data, kept])
 
 
+def layer_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert LayerNormalization; TVM normalises as many dimensions as the scale has."""
+    op, (data, scale, bias) = load_tvm().relax.op, (inputs[i] for i in range(3))
+    sizes = shape_of(data)[attrs.get("axis", -1) % len(shape_of(data)) :]
+    if all(part is None or shape_of(part) == sizes for part in (scale, bias)):
+        return None
+    ones = constant(np.ones(sizes), dtype_of(scale))
+    found = front.convert("LayerNormalization", [data, ones], attrs)
+    scaled = op.multiply(front.bb.emit(load_tvm().relax.TupleGetItem(found, 0)), scale)
+    return scaled if bias is None else op.add(scaled, bias)
+
+
+def mean_variance_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert MeanVarianceNormalization, whose divisor is never zero in ONNX."""
+    op, kind = load_tvm().relax.op, dtype_of(inputs[0])
+    axes, wide = list(attrs.get("axes", (0, 2, 3))), "float64" if kind == "float64" else "float32"
+    data = front.bb.normalize(_as(op, inputs[0], wide))
+    centred = front.bb.emit(op.subtract(data, op.mean(data, axes, keepdims=True)))
+    variance = op.mean(op.multiply(centred, centred), axes, keepdims=True)
+    deviation = op.add(op.sqrt(variance), constant(1e-9, wide))
+    return _as(op, front.bb.normalize(op.divide(centred, deviation)), kind)
+
+
 def rms_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert RMSNormalization of all dimensions, for which TVM makes no program."""
+    """Convert RMSNormalization of all dimensions, or with a scale of other sizes."""
     op, (data, scale) = load_tvm().relax.op, inputs[:2]
     shape = shape_of(data)
-    if attrs.get("axis", -1) % len(shape) != 0:
+    axis = attrs.get("axis", -1) % len(shape)
+    if axis and shape_of(scale) == shape[axis:]:
         return None
-    row = front.bb.emit(op.reshape(data, [1, -1]))
-    weight = front.bb.emit(op.broadcast_to(scale, shape))
-    weight = front.bb.emit(op.reshape(weight, [-1]))
-    found = front.convert("RMSNormalization", [row, weight], {**attrs, "axis": 1})
-    return op.reshape(found, shape)
+    rows = front.bb.emit(op.reshape(data, [-1, prod(shape[axis:])]))
+    ones = constant(np.ones(prod(shape[axis:])), dtype_of(scale))
+    found = front.convert("RMSNormalization", [rows, ones], {**attrs, "axis": 1})
+    return op.multiply(op.reshape(found, shape), scale)
 
 
 def lp_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -144,7 +168,7 @@ def lp_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
     return op.divide(data, op.where(op.equal(norm, constant(0, dtype_of(data))), one, norm))
 
 
-_FLOAT32 = ("Elu", "LRN", "MeanVarianceNormalization", "Selu", "ThresholdedRelu")
+_FLOAT32 = ("Elu", "LRN", "Selu", "ThresholdedRelu")
 
 CONVERTERS: dict[str, Any] = {
     **{name: partial(in_float32, name) for name in _FLOAT32},
@@ -152,9 +176,11 @@ CONVERTERS: dict[str, Any] = {
     "Constant": constant_of,
     "Dropout": dropout,
     "IsInf": is_infinite,
+    "LayerNormalization": layer_normalization,
     "LpNormalization": lp_normalization,
     "Max": partial(_pairwise, "maximum"),
     "Mean": mean,
+    "MeanVarianceNormalization": mean_variance_normalization,
     "Min": partial(_pairwise, "minimum"),
     "Pow": power,
     "RMSNormalization": rms_normalization,

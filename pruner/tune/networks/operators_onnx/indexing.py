@@ -1,10 +1,12 @@
 """Padding, tiling, one-hot, cumulative sums, and other operators that move elements.
 
-TVM's converters emit TIR functions for paddings and tilings, through which no layout passes.
+TVM's converters emit TIR functions for paddings and tilings, through which no layout passes. Its
+scatter takes the places of new elements from the sizes of the indices, not of the tensor.
 """
 
 import importlib
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -91,15 +93,37 @@ def top_k(front: Any, inputs: Any, attrs: Any) -> Any:
     return front.convert("TopK", inputs, {**attrs, "sorted": 1})
 
 
+def scatter_elements(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert ScatterElements whose indices cover a part of the tensor's other dimensions."""
+    op, (data, index, new) = load_tvm().relax.op, inputs[:3]
+    sizes, shape, kind = shape_of(data), shape_of(index), dtype_of(index)
+    axis = attrs.get("axis", 0) % len(sizes)
+    if all(shape[dim] == size for dim, size in enumerate(sizes) if dim != axis):
+        return None
+    places = [constant(one.reshape(-1, 1), kind) for one in np.indices(shape)]
+    below = op.less(index, constant(0, kind))
+    index = op.where(below, op.add(index, constant(sizes[axis], kind)), index)
+    places[axis] = front.bb.emit(op.reshape(index, [prod(shape), 1]))
+    how = attrs.get("reduction", b"none").decode()
+    return op.scatter_nd(
+        data,
+        front.bb.emit(op.concat(places, 1)),
+        front.bb.emit(op.reshape(new, [prod(shape)])),
+        "update" if how == "none" else how,
+    )
+
+
 def _refused(reason: str, front: Any, inputs: Any, attrs: Any) -> Any:
     raise ValueError(reason)
 
 
 def roi_align(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Leave RoiAlign of means to TVM, whose maximum is of other points."""
+    """Convert RoiAlign of means; TVM shifts boxes before it scales them."""
     if attrs.get("mode", b"avg") == b"max":
         raise ValueError("its maximum (mode) is not that of ONNX; use the mean")
-    return None
+    scale = constant(attrs.get("spatial_scale", 1.0), dtype_of(inputs[1]))
+    boxes = front.bb.emit(load_tvm().relax.op.multiply(inputs[1], scale))
+    return front.convert("RoiAlign", [inputs[0], boxes, inputs[2]], {**attrs, "spatial_scale": 1.0})
 
 
 CONVERTERS: dict[str, Any] = {
@@ -110,6 +134,7 @@ CONVERTERS: dict[str, Any] = {
     "OneHot": one_hot,
     "Pad": pad,
     "RoiAlign": roi_align,
+    "ScatterElements": scatter_elements,
     "Tile": tile,
     "TopK": top_k,
 }

@@ -1,6 +1,7 @@
 """Pools whose padding follows from their sizes, and places of maxima.
 
-TVM may have a window too few for such a padding, and it has no places.
+TVM may have a window too few for such a padding, its norms of incomplete windows are too large, and
+it has no places.
 """
 
 from __future__ import annotations
@@ -21,12 +22,16 @@ from pruner.tune.tvm_import import load_tvm
 
 
 def _pool(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert a pool with ``auto_pad`` or with places, else nothing."""
+    """Convert a pool with ``auto_pad`` or places, and norms with ``ceil_mode``."""
     if any(pad < 0 for pad in attrs.get("pads", [])):
         raise ValueError("its pads are negative")
     fixed = _with_pads(shape_of(inputs[0])[2:], attrs)
     if name == "MaxPool" and attrs["tvm_custom"]["num_outputs"] == 2:
         return _with_places(front, inputs[0], fixed)
+    if name == "LpPool" and fixed.get("ceil_mode"):
+        # TVM divides by the elements of a window and multiplies by the size of the kernel
+        before, _, behind = _windows(shape_of(inputs[0])[2:], fixed)
+        fixed = {**fixed, "ceil_mode": 0, "pads": [*before, *behind]}
     return None if fixed is attrs else front.convert(name, inputs, fixed)
 
 
@@ -44,6 +49,24 @@ def _with_pads(sizes: list[int], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
     return padded(attrs, "ceil_mode", totals)
 
 
+def _windows(sizes: list[int], attrs: Mapping[str, Any]) -> tuple[Sequence[int], ...]:
+    """Return pads before, numbers of the last windows, and pads behind that complete them."""
+    dims, kernel = len(sizes), attrs["kernel_shape"]
+    strides, gaps = attrs.get("strides", [1] * dims), attrs.get("dilations", [1] * dims)
+    pads = attrs.get("pads", [0] * (2 * dims))
+    steps, behind = [], []
+    for n, k, s, d, before, after in zip(
+        sizes, kernel, strides, gaps, pads[:dims], pads[dims:], strict=True
+    ):
+        reach = (k - 1) * d + 1
+        room = n + before + after - reach
+        last = -(-room // s) if attrs.get("ceil_mode") else room // s
+        last -= last * s >= n + before  # such a window begins behind the tensor
+        steps.append(last)
+        behind.append(max(last * s + reach - n - before, 0))
+    return pads[:dims], steps, behind
+
+
 def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
     """Compute maxima and their places in the flattened tensor.
 
@@ -56,20 +79,10 @@ def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
     outer, sizes, dims = shape_of(data)[:2], shape_of(data)[2:], len(kernel)
     ones = [1] * dims
     strides, gaps = attrs.get("strides", ones), attrs.get("dilations", ones)
-    pads = attrs.get("pads", [0] * (2 * dims))
-    steps, behind = [], []
-    for n, k, s, d, before, after in zip(
-        sizes, kernel, strides, gaps, pads[:dims], pads[dims:], strict=True
-    ):
-        reach = (k - 1) * d + 1
-        room = n + before + after - reach
-        last = -(-room // s) if attrs.get("ceil_mode") else room // s
-        last -= last * s >= n + before  # such a window begins behind the tensor
-        steps.append(last)
-        behind.append(max(last * s + reach - n - before, 0))
+    before, steps, behind = _windows(sizes, attrs)
     kind, axes = dtype_of(data), [2 + dim for dim in range(dims)]
     low = np.finfo(kind).min if is_float(data) else np.iinfo(kind).min
-    width = [0, 0, 0, 0, *(n for pair in zip(pads[:dims], behind, strict=True) for n in pair)]
+    width = [0, 0, 0, 0, *(n for pair in zip(before, behind, strict=True) for n in pair)]
     image = front.bb.emit(load_tvm().relax.op.nn.pad(data, width, "constant", float(low)))
     # how far apart neighbours are in the flattened tensor, along each dimension
     order = range(dims) if attrs.get("storage_order") else reversed(range(dims))
@@ -81,7 +94,7 @@ def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
     for offsets in product(*map(range, kernel)):
         begin = [o * d for o, d in zip(offsets, gaps, strict=True)]
         end = [b + n * s + 1 for b, n, s in zip(begin, steps, strides, strict=True)]
-        valid = _elements(begin, strides, steps, pads[:dims], sizes)
+        valid = _elements(begin, strides, steps, before, sizes)
         value = op.strided_slice(image, axes, begin, end, list(strides))
         there = constant(sum(apart[dim] * begin[dim] for dim in range(dims)), "int64")
         if best is None:
@@ -98,9 +111,9 @@ def _with_places(front: Any, data: Any, attrs: Mapping[str, Any]) -> Any:
         has_any |= valid
     first = np.arange(prod(outer)).reshape([*outer, *ones]) * prod(sizes)
     place = op.add(place, constant(first, "int64"))
-    for dim, (n, s, before) in enumerate(zip(steps, strides, pads[:dims], strict=True)):
+    for dim, (n, s, pad) in enumerate(zip(steps, strides, before, strict=True)):
         along = [-1 if other == dim else 1 for other in range(dims)]
-        starts = ((np.arange(n + 1) * s - before) * apart[dim]).reshape([1, 1, *along])
+        starts = ((np.arange(n + 1) * s - pad) * apart[dim]).reshape([1, 1, *along])
         place = op.add(place, constant(starts, "int64"))
     return load_tvm().relax.Tuple([best, place])
 

@@ -32,7 +32,8 @@ def resize(front: Any, inputs: Any, attrs: Any) -> Any:
     given = None if sizes is None else array(sizes, "its sizes")
     if given is None or not given.size:
         for axis, scale in zip(axes, array(scales, "its scales"), strict=True):
-            factors[axis], new[axis] = float(scale), int(np.floor(shape[axis] * float(scale)))
+            # in float32, as shape inference computes: 10 pixels at scale 0.7 are 7
+            factors[axis], new[axis] = float(scale), int(scale * np.float32(shape[axis]))
     else:
         ratios = [size / shape[axis] for axis, size in zip(axes, given, strict=True)]
         policy = _POLICIES.get(attrs.get("keep_aspect_ratio_policy", b"stretch"))

@@ -4,8 +4,10 @@ import importlib
 
 import pytest
 import torch
+from torch.nn import functional
 
-from tests.tune.networks.operators.against_torch import WAYS, assert_equal
+from pruner.tune.networks.operators.program import from_exported
+from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 INF = float("inf")
@@ -124,6 +126,22 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_function_of_elements_is_that_of_torch(case):
     assert_equal(*CASES[case])
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        torch.randn_like,
+        lambda x: torch.randn(3) + x,
+        lambda x: torch.empty_like(x).exponential_(),
+        functional.dropout,  # of a network that trains
+        lambda x: functional.rrelu(x, training=True),
+    ],
+)
+def test_operators_that_draw_are_named(draw):
+    program = torch.export.export(Function(lambda x: x * draw(x)), (torch.randn(3),))
+    with pytest.raises(AssertionError, match=r"random numbers|rrelu_with_noise"):
+        from_exported(program)
 
 
 def test_products_keep_doubles_and_integers():

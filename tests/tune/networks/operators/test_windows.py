@@ -1,5 +1,8 @@
 """Pools with every way to count, convolutions that TVM lacks, images of another size."""
 
+import importlib
+import importlib.util
+
 import pytest
 import torch
 from torch import nn
@@ -119,6 +122,15 @@ def test_sizes_and_scales(mode):
     assert_equal(resized, torch.randn(2, 3, 6, 8))
 
 
+def test_a_single_row_or_column_from_corner_to_corner():
+    def resized(*images):
+        sizes = [(size, one) for one in images for size in ((1, 9), (5, 1))]
+        corners = {"mode": "bilinear", "align_corners": True}
+        return [functional.interpolate(one, size, **corners) for size, one in sizes]
+
+    assert_equal(resized, torch.randn(1, 2, 1, 4), torch.randn(1, 2, 3, 4))
+
+
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_smoothing_before_shrinking(mode):
     assert_equal(
@@ -202,6 +214,49 @@ def test_voxels_at_infinite_points(mode, assert_same):
     points = torch.rand(1, 3, 4, 5, 3) * 2 - 1
     points[0, 0, 0, 0, 0], points[0, 1, 2, 3, 1], points[0, 2] = torch.inf, -torch.inf, torch.inf
     assert_same(sampled, torch.randn(1, 3, 4, 5, 2), points, tolerance=1e-4)
+
+
+@pytest.fixture
+def roi_align():
+    """Torchvision's operator; without this package, one that ONNX's evaluator computes."""
+    if importlib.util.find_spec("torchvision"):
+        importlib.import_module("torchvision")
+        yield torch.ops.torchvision.roi_align
+        return
+    onnx = pytest.importorskip("onnx")
+    evaluator = importlib.import_module("onnx.reference").ReferenceEvaluator
+
+    def align(image, rois, scale, height, width, ratio, aligned):
+        node = onnx.helper.make_node(
+            *("RoiAlign", ["x", "boxes", "images"], ["y"]),
+            spatial_scale=scale,
+            output_height=height,
+            output_width=width,
+            sampling_ratio=ratio,
+            coordinate_transformation_mode="half_pixel" if aligned else "output_half_pixel",
+        )
+        given = {"x": image, "boxes": rois[:, 1:], "images": rois[:, 0].long()}
+        (found,) = evaluator(node).run(None, {name: one.numpy() for name, one in given.items()})
+        return torch.from_numpy(found)
+
+    def shaped(image, rois, scale, height, width, ratio, aligned):
+        return image.new_empty(rois.shape[0], image.shape[1], height, width)
+
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    options = "float scale, int height, int width, int ratio, bool aligned"
+    library.define(f"roi_align(Tensor image, Tensor rois, {options}) -> Tensor")
+    library.impl("roi_align", align, "CPU")
+    torch.library.register_fake("torchvision::roi_align", shaped, lib=library)
+    yield torch.ops.torchvision.roi_align
+    library._destroy()
+
+
+def test_regions_of_images_in_half_their_size(roi_align):
+    boxes = torch.tensor([[0, 2.0, 2, 10, 10], [1, 1, 3, 14, 9]])
+    assert_equal(
+        lambda x, b: (roi_align(x, b, 0.5, 2, 3, 2, True), roi_align(x, b, 0.5, 2, 3, 2, False)),
+        *(torch.randn(2, 3, 8, 8), boxes),
+    )
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [(torch.float16, 2e-3), (torch.float64, 1e-12)])

@@ -134,10 +134,17 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
         variant=lambda cell: _variant(_options_of(config, cell), cell, root),
         programs=programs,
         split=split,
+        min_programs=_min_programs(config),
         checkpoints={name: Path(path) for name, path in config.checkpoints.items()},
         num_workers=config.num_workers or 1,
         log=say,
     )
+
+
+def _min_programs(config: DictConfig) -> int:
+    """Return min_programs= of the trainings, for rows without a training."""
+    words = [word for word in config.overrides if word.lstrip("+").startswith("min_programs=")]
+    return int(read_words("train", words).config.min_programs)
 
 
 def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:

@@ -14,7 +14,7 @@ from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import record_root
-from pruner.cli.shared.runs import continued, open_run
+from pruner.cli.shared.runs import continued, epochs_before, open_run
 from pruner.cli.shared.start import check_contradicted
 from pruner.data.splits import TaskSplit
 from pruner.errors import PrunerError
@@ -43,6 +43,8 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     _check(config, known)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
+    if earlier is not None:
+        _check_epochs(earlier, config)
     folder = open_run(config, "adapt", f"{config.source}-{config.target}", earlier)
     cells, seeds = Cells(folder=folder), list(config.seeds)
     names = dict.fromkeys([*names_of(config, known), *cells.finished(known, seeds)])
@@ -72,6 +74,16 @@ def adapt(config: DictConfig) -> dict[str, Any]:
         tags=[config.source, config.target], step=config.budget.trials,
     )  # fmt: skip
     return result
+
+
+def _check_epochs(folder: Path, config: DictConfig) -> None:
+    """Refuse another number of epochs for a source model that is trained already."""
+    epochs = epochs_before(folder)
+    if load_metrics(folder / "source") is not None and config.trainer.max_epochs != epochs:
+        raise PrunerError(
+            f"resume={folder}: the source model is trained, with trainer.max_epochs={epochs}; "
+            "leave trainer.max_epochs= out, or start a new run"
+        )
 
 
 def known_methods(variants: Methods) -> Methods:

@@ -79,6 +79,16 @@ def test_every_record_line_has_a_row(command, trained, toy_root, tmp_path):
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), table[columns])
     assert command("predict", *data)[0] == 2  # no checkpoint
     assert "models.own=a.B: " in command("predict", checkpoint, *data, "models.own=[a.B]").refusal
+    err = command("predict", checkpoint, *data, f"out={tmp_path}").refusal
+    assert f"out={tmp_path}: a folder; name a file in it" in err
+    for path in (toy_root / "measure_records/v100").iterdir():  # now nothing is measured
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [{**line, "r": [[1e10], 2, *line["r"][2:]]} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert command("predict", checkpoint, *data, "seconds=false", "out=u.csv")[0] == 0
+    scores = pd.read_csv(tmp_path / "u.csv")
+    assert scores.latency_s.isna().all()
+    pd.testing.assert_series_equal(scores.score, table.score)
 
 
 SIZES = [(256, 256, 256), (512, 256, 128), (128, 512, 512), (512, 512, 512)]  # m, k, n

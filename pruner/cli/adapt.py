@@ -9,7 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared import loggers
-from pruner.cli.shared.options import build, own_models, plain
+from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.recipe_options import recipe_of, watching
@@ -105,15 +105,15 @@ def known_methods(variants: Methods) -> Methods:
 
 def names_of(config: DictConfig, known: Methods) -> list[str]:
     """List baseline, references and methods, each once; refuse unknown names."""
-    given = config.method
-    methods = list(known) if given == "all" else [given] if isinstance(given, str) else list(given)
+    methods = list(known) if config.method == "all" else several(config.method)
+    references = several(config.references)
     for name in (config.baseline, *methods):
         if name not in known:
             raise PrunerError(f"method={name} is unknown; known: {', '.join(known)}, all")
-    for name in config.references:
+    for name in references:
         if name not in REFERENCES:
             raise PrunerError(f"references: {name} is unknown; known: {', '.join(REFERENCES)}")
-    return list(dict.fromkeys([config.baseline, *config.references, *methods]))
+    return list(dict.fromkeys([config.baseline, *references, *methods]))
 
 
 def _run_cells(

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.known import read_words
-from pruner.cli.shared.options import plain
+from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import chosen_platforms, load_dataset, record_root, split_of
@@ -50,6 +50,8 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
     config, earlier = continued(config)
+    for name in ("platforms", "models", "overrides"):
+        config[name] = several(config[name])
     root = record_root(config.data, next(map(platform_kind, config.platforms), None))
     missing = sorted(set(config.platforms) - set(root.platforms))
     lists = ("platforms", "models", "seeds", "shares")

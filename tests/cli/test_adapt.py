@@ -154,7 +154,7 @@ def test_a_model_that_is_not_the_given_checkpoints_is_refused(door, tmp_path, ro
         (("draft.form=paper",), "the paper form is for GPUs; use draft.form=hardware"),
         (("draft.form=papers",), "draft.form=papers"),
         (("checkpoint=nowhere",), "checkpoint nowhere does not exist"),
-        (("references=[ansr]",), "known: random, scratch_no_draft"),
+        (("references=ansr",), "references: ansr is unknown; known: random, scratch_no_draft"),
         (("num_workers=2", "num_threads=2"), "give num_threads=1, or num_workers=1"),
         (("stop_after=1",), "stop_after is unknown"),
         (("policy=gradient",), "policy=pool, ansor or pruner_*"),

@@ -66,6 +66,8 @@ def train(config: DictConfig) -> dict[str, Any]:
     )
     root = record_root(config.data, bundled_of(config.platform.name))
     own = chosen_platforms(config.data, config.platform.name, root)
+    if own and earlier is None:
+        _refuse_leave_out(config)
     platforms = own or _teachers(config, root)
     num_workers = _num_workers(config)
     folder = _open_run(config, earlier, platforms)
@@ -265,6 +267,14 @@ def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
         + (f"; {', '.join(others)}: another kind of device" if others else "")
     )
     return root.platforms
+
+
+def _refuse_leave_out(config: DictConfig) -> None:
+    if str(config.leave_out) not in ("None", "none", "[]"):
+        raise PrunerError(
+            f"leave_out={config.leave_out}: it needs a platform= without records, and no "
+            "data.platform=; leave it out"
+        )
 
 
 def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:

@@ -25,6 +25,11 @@ def test_a_random_ranker_needs_no_checkpoint(command, toy_root):
         assert name in result
 
 
+def test_a_platform_that_is_named_twice_is_read_once(command, toy_root):
+    words = ("model=random", "data.platform=[v100,v100]", f"data.root={toy_root}")
+    assert command("evaluate", *words).done[0]["num_tasks"] == 6
+
+
 def test_all_tasks_include_those_of_the_training(command, trained, toy_root):
     given, _ = trained("model=tensetmlp")
     options = [f"checkpoint={given['run_dir']}", f"data.root={toy_root}", "platform=v100"]

@@ -217,6 +217,8 @@ def test_records_of_another_kind_of_device_need_a_word(command, tmp_path):
     assert result["validation"] == "tasks of all platforms"
     _, err = command(*options, "data.platform=all").done
     assert "another kind of device than platform=orin (gpu), which only names the run" in err
+    err = command(*options, "data.platform=all", "leave_out=all").refusal
+    assert "leave_out=all: it needs a platform= without records, and no data.platform=" in err
 
 
 def test_a_model_that_reads_dataflow_says_where_there_is_none(train, monkeypatch):

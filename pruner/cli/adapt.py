@@ -9,12 +9,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared import loggers
-from pruner.cli.shared.options import build, own_models, plain
+from pruner.cli.shared.options import build, own_models, plain, several
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import record_root
-from pruner.cli.shared.runs import continued, open_run
+from pruner.cli.shared.runs import continued, epochs_before, open_run
 from pruner.cli.shared.start import check_contradicted
 from pruner.data.splits import TaskSplit
 from pruner.errors import PrunerError
@@ -43,6 +43,8 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     _check(config, known)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
+    if earlier is not None:
+        _check_epochs(earlier, config)
     folder = open_run(config, "adapt", f"{config.source}-{config.target}", earlier)
     cells, seeds = Cells(folder=folder), list(config.seeds)
     names = dict.fromkeys([*names_of(config, known), *cells.finished(known, seeds)])
@@ -74,6 +76,16 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     return result
 
 
+def _check_epochs(folder: Path, config: DictConfig) -> None:
+    """Refuse another number of epochs for a source model that is trained already."""
+    epochs = epochs_before(folder)
+    if load_metrics(folder / "source") is not None and config.trainer.max_epochs != epochs:
+        raise PrunerError(
+            f"resume={folder}: the source model is trained, with trainer.max_epochs={epochs}; "
+            "leave trainer.max_epochs= out, or start a new run"
+        )
+
+
 def known_methods(variants: Methods) -> Methods:
     """Read conf/adaptation; add variants, other arguments for the method `of`."""
     folder = conf_folder() / "adaptation"
@@ -93,15 +105,15 @@ def known_methods(variants: Methods) -> Methods:
 
 def names_of(config: DictConfig, known: Methods) -> list[str]:
     """List baseline, references and methods, each once; refuse unknown names."""
-    given = config.method
-    methods = list(known) if given == "all" else [given] if isinstance(given, str) else list(given)
+    methods = list(known) if config.method == "all" else several(config.method)
+    references = several(config.references)
     for name in (config.baseline, *methods):
         if name not in known:
             raise PrunerError(f"method={name} is unknown; known: {', '.join(known)}, all")
-    for name in config.references:
+    for name in references:
         if name not in REFERENCES:
             raise PrunerError(f"references: {name} is unknown; known: {', '.join(REFERENCES)}")
-    return list(dict.fromkeys([config.baseline, *config.references, *methods]))
+    return list(dict.fromkeys([config.baseline, *references, *methods]))
 
 
 def _run_cells(

@@ -7,6 +7,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.report import experiments_folder
 from pruner.cli.shared import loggers
+from pruner.cli.shared.options import several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import continued, open_run
@@ -25,7 +26,7 @@ def book(config: DictConfig) -> dict[str, Any]:
     start = time.perf_counter()
     config, earlier = continued(config)
     experiments = experiments_folder(config.experiments)
-    items = chosen(load_items(experiments), config.only, config.preset)
+    items = chosen(load_items(experiments), several(config.only), config.preset)
     root = record_root(config.data).path.resolve()
     folder = open_run(config, "book", config.preset, earlier)
     say(f"{len(items)} items in {folder}; if interrupted: resume={folder}")

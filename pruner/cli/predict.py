@@ -46,6 +46,8 @@ def predict(config: DictConfig) -> dict[str, Any]:
         raise PrunerError(
             "give checkpoint=FILE, or the folder of a run of train.py; or networks= for networks"
         )
+    if config.out is not None and Path(config.out).is_dir():
+        raise PrunerError(f"out={config.out}: a folder; name a file in it, such as scores.csv")
     ranker, info = ranker_of(Path(config.checkpoint), own_models(config.models.own))
     root = record_root(config.data, kind_of(config, info))
     platforms = required_platforms(config, root)
@@ -55,7 +57,9 @@ def predict(config: DictConfig) -> dict[str, Any]:
     out.parent.mkdir(parents=True, exist_ok=True)  # a wrong path ends the command before its work
     with Quarantine(folder / "quarantine.jsonl") as quarantine:
         files = len(root.task_files(list(platforms)))
-        read = root.read(quarantine, list(platforms), duplicates=config.data.duplicates)
+        read = root.read(
+            quarantine, list(platforms), duplicates=config.data.duplicates, measured=False
+        )
         known = definitions_of(root.path)
         tasks = scored_tasks(
             ranker, read, info.dataflow, known, quarantine, seconds=_has_seconds(config)

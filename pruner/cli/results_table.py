@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.known import read_words
-from pruner.cli.shared.options import plain
+from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import say
 from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import chosen_platforms, load_dataset, record_root, split_of
@@ -50,6 +50,8 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
     config, earlier = continued(config)
+    for name in ("platforms", "models", "overrides"):
+        config[name] = several(config[name])
     root = record_root(config.data, next(map(platform_kind, config.platforms), None))
     missing = sorted(set(config.platforms) - set(root.platforms))
     lists = ("platforms", "models", "seeds", "shares")
@@ -134,10 +136,17 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
         variant=lambda cell: _variant(_options_of(config, cell), cell, root),
         programs=programs,
         split=split,
+        min_programs=_min_programs(config),
         checkpoints={name: Path(path) for name, path in config.checkpoints.items()},
         num_workers=config.num_workers or 1,
         log=say,
     )
+
+
+def _min_programs(config: DictConfig) -> int:
+    """Return min_programs= of the trainings, for rows without a training."""
+    words = [word for word in config.overrides if word.lstrip("+").startswith("min_programs=")]
+    return int(read_words("train", words).config.min_programs)
 
 
 def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:

@@ -22,7 +22,7 @@ from pruner.cli.shared.records import (
     record_root,
     split_of,
 )
-from pruner.cli.shared.runs import continued, open_run, save_config
+from pruner.cli.shared.runs import continued, epochs_before, open_run, save_config
 from pruner.cli.shared.start import log_blind, log_start, log_unchanged, start_from
 from pruner.data.frozen import BUNDLED
 from pruner.data.root import RecordRoot
@@ -66,6 +66,8 @@ def train(config: DictConfig) -> dict[str, Any]:
     )
     root = record_root(config.data, bundled_of(config.platform.name))
     own = chosen_platforms(config.data, config.platform.name, root)
+    if own and earlier is None:
+        _refuse_leave_out(config)
     platforms = own or _teachers(config, root)
     num_workers = _num_workers(config)
     folder = _open_run(config, earlier, platforms)
@@ -201,21 +203,28 @@ def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]
 
 
 def _reopen(folder: Path, config: DictConfig) -> None:
-    """Reopen a finished run with more epochs; number its old results."""
-    finished = load_metrics(folder)
-    if finished is None:
-        return
-    epochs = config.trainer.max_epochs
-    with as_written(folder / METRICS_FILE):
-        done = int(finished.get("epochs", epochs))
-    if epochs <= done:
+    """Reopen a run; with more epochs, number the results of fewer."""
+    epochs, before = config.trainer.max_epochs, epochs_before(folder)
+    done = {path: _epochs_of(path) for path in sorted(folder.rglob(METRICS_FILE))}
+    if load_metrics(folder) is not None and epochs <= max(before, *done.values()):
         raise PrunerError(
             f"resume={folder}: this run is finished (metrics.json); "
             f"a larger trainer.max_epochs=N continues it"
         )
-    for path in sorted(folder.rglob(METRICS_FILE)):
-        path.rename(path.with_name(f"metrics-{done}-epochs.json"))
-    save_config(folder, config)
+    if epochs < max(done.values(), default=0):
+        raise PrunerError(
+            f"resume={folder}: a fit of {max(done.values())} epochs is finished; give "
+            f"trainer.max_epochs={max(done.values())} or more"
+        )
+    for path in done if epochs > before else ():
+        path.rename(path.with_name(f"metrics-{done[path]}-epochs.json"))
+    save_config(folder, config)  # a later start continues with these options
+
+
+def _epochs_of(path: Path) -> int:
+    """Return the epochs of a result; 0 for trees."""
+    with as_written(path):
+        return int((load_metrics(path.parent) or {}).get("epochs", 0))
 
 
 @contextmanager
@@ -258,6 +267,14 @@ def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
         + (f"; {', '.join(others)}: another kind of device" if others else "")
     )
     return root.platforms
+
+
+def _refuse_leave_out(config: DictConfig) -> None:
+    if str(config.leave_out) not in ("None", "none", "[]"):
+        raise PrunerError(
+            f"leave_out={config.leave_out}: it needs a platform= without records, and no "
+            "data.platform=; leave it out"
+        )
 
 
 def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:

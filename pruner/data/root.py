@@ -89,17 +89,19 @@ class RecordRoot:
         platforms: str | Sequence[str] | None = None,
         *,
         duplicates: Duplicates = "drop",
+        measured: bool = True,
     ) -> Iterator[TaskRecords]:
         """Read task after task (`read_tasks`), a file in memory at once.
 
-        Raises DataError where a platform has no file or, at the end, no program was measured.
+        Raises DataError where a platform has no file or, at the end, no program was measured; with
+        `measured=False` only where no record is readable.
         """
         files = self.task_files(platforms)
         parser = LineParser()
         usable = 0
         for file in files:
             for records in file.read(quarantine, duplicates, parser):
-                usable += int(records.valid.sum())
+                usable += int(records.valid.sum()) if measured else len(records)
                 yield records
         if not usable:
             raise self.nothing_usable(files, quarantine)

@@ -39,8 +39,9 @@ elements, its window being ``kh`` and ``kw`` (1 where there is none): see `Parse
 # Operators fused behind another one, in this order; the workload key does not mention them.
 FUSABLE = ("bias", "add", "relu")
 _CHAIN = rf"((?:_(?:{'|'.join(FUSABLE)}))+)"
-_OPERATOR = rf"(?!(?:{'|'.join(FUSABLE)})_)[a-z]+(?:\d+[a-z]+)*"
-_FUSED_BEHIND_OPERATOR = re.compile(rf"{_OPERATOR}{_CHAIN}_\d")
+_NAMES = "|".join(sorted(ARGUMENTS, key=len, reverse=True))
+_OPERATOR = rf"(?:{_NAMES}|(?!(?:{'|'.join(FUSABLE)})_)[a-z]+(?:\d+[a-z]+)*)"
+_FUSED_BEHIND_OPERATOR = re.compile(rf"{_OPERATOR}{_CHAIN}(?:_avg|_max)?_\d")  # kinds of pools
 _FUSED_AT_THE_END = re.compile(rf"{_OPERATOR}_\w*?{_CHAIN}$")
 
 MAX_EXTENT = 2**31

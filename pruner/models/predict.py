@@ -52,7 +52,7 @@ def predict(
     ranker, info = ranker_of(checkpoint, own)
     with Quarantine() as quarantine:
         # A row for every line, repeated programs included.
-        records = root.read(quarantine, platforms, duplicates="keep")
+        records = root.read(quarantine, platforms, duplicates="keep", measured=False)
         known = definitions_of(root.path)
         parts = scored_tasks(ranker, records, info.dataflow, known, quarantine, seconds=seconds)
         return pd.concat(list(parts), ignore_index=True)

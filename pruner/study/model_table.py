@@ -13,19 +13,19 @@ from pruner.data.splits import TaskSplit
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, read_table
-from pruner.models.checkpoint.checkpoint import git_commit
+from pruner.models.checkpoint.checkpoint import CheckpointInfo, git_commit
 from pruner.models.judging.judge import (
     judge,
     network_means,
     noise_ceiling,
     random_report,
     scored_networks,
+    tested_programs,
 )
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.programs.assemble import divide, small_tasks_removed
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.reading import ReadSpec
-from pruner.models.ranker import RandomRanker
+from pruner.models.ranker import RandomRanker, Ranker
 from pruner.models.training.fit import ranker_of
 from pruner.models.training.recipe import Recipe
 from pruner.progress import Log, silent
@@ -86,6 +86,7 @@ class ResultsTable:
     """A table of models, platforms and seeds, and `checkpoints` on the same test tasks.
 
     `variant` gives a cell's recipe, `programs` those of a source, `split` a seed's division.
+    `min_programs`: test tasks with fewer are left out, except where a recipe has its own number.
     """
 
     folder: Path
@@ -93,13 +94,25 @@ class ResultsTable:
     programs: Callable[[Source], ProgramTable]
     split: Callable[[Sequence[TaskKey], int], TaskSplit]
     checkpoints: Mapping[str, Path] = field(default_factory=dict)
+    min_programs: int = 1
     num_workers: int = 1
     log: Log = silent
 
     def rows(
         self, platform: str, cells: Sequence[TableCell], seeds: Sequence[int], kept: Set[CellKey]
     ) -> Iterator[Row]:
-        """Yield a platform's rows that are not in `kept`, as they are made."""
+        """Yield a platform's rows that are not in `kept`, as they are made.
+
+        Raises PrunerError, before any fit, where a checkpoint has seen the work of a test task.
+        """
+        judged = [
+            (cell, path)
+            for seed in seeds
+            for name, path in self.checkpoints.items()
+            if (cell := TableCell(platform=platform, model=name, seed=seed)).key not in kept
+        ]
+        for cell, path in judged:
+            self._refuse_seen(cell, path)
         missing = [cell for cell in cells if cell.key not in kept]
         jobs = [
             Job(
@@ -117,24 +130,34 @@ class ResultsTable:
         found = results(jobs, num_workers=self.num_workers, log=self.log, again=again)
         for cell, metrics in zip(missing, found, strict=True):
             yield row_of(cell, metrics)
-        for seed in seeds:
-            for name, path in self.checkpoints.items():
-                cell = TableCell(platform=platform, model=name, seed=seed)
-                if cell.key not in kept:
-                    yield row_of(cell, self._judged(cell, path))
+        for cell, path in judged:
+            ranker, _, programs, split = self._opened(cell, path)
+            report = judge(ranker, programs, split, min_programs=self.min_programs)
+            yield row_of(cell, {**report.metrics, "split": split.name})
 
-    def _judged(self, cell: TableCell, path: Path) -> Mapping[str, Any]:
+    def _opened(
+        self, cell: TableCell, path: Path
+    ) -> tuple[Ranker, CheckpointInfo, ProgramTable, TaskSplit]:
         ranker, info = ranker_of(path)
         spec = ReadSpec(dataflow=info.dataflow, draft=ranker.reads_draft)  # type: ignore[arg-type]
         programs = self.programs(((cell.platform,), spec))
-        split = self.split(programs.keys, cell.seed)
-        return {**judge(ranker, programs, split).metrics, "split": split.name}
+        return ranker, info, programs, self.split(programs.keys, cell.seed)
+
+    def _refuse_seen(self, cell: TableCell, path: Path) -> None:
+        _, info, _, split = self._opened(cell, path)
+        seen = [] if split.by_rows else [key for key in split.test if info.has_seen_work(key)]
+        if seen:
+            raise PrunerError(
+                f"checkpoints.{cell.model}: it has seen the work of {len(seen)} of "
+                f"{len(split.test)} test tasks (seed {cell.seed}); give resplit=false with its "
+                "split.seed=, or leave it out"
+            )
 
     def _metrics(self, cell: TableCell) -> Mapping[str, Any]:
         if cell.model in NOT_FITTED:
             programs = self.programs(((cell.platform,), ReadSpec()))
             split = self.split(programs.keys, cell.seed)
-            test = small_tasks_removed(programs, divide(programs, split)["test"], 1)
+            test = tested_programs(programs, split, self.min_programs)
             judged = _random_metrics if cell.model == RANDOM else _ceiling_metrics
             tasks = RandomRanker().score_tasks(programs, test)
             return {**judged(tasks, split), "split": split.name}

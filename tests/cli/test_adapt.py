@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from pruner.errors import PrunerError
 from pruner.features import FEATURE_SET_VERSION
 from pruner.models.checkpoint.checkpoint import CheckpointInfo, load_checkpoint, save_checkpoint
 from pruner.models.networks.mlp import TenSetMLP
@@ -112,6 +113,25 @@ def test_a_given_model_is_judged_on_its_platform_before_it_is_adapted(door, tmp_
     assert result["methods"]["none"]["source_top1_after"]["mean"] == result["source_top1_before"]
 
 
+def test_other_epochs_for_a_source_model_that_is_trained_are_refused(
+    door, tmp_path, root, monkeypatch
+):
+    def stopped(*_, **__):
+        raise PrunerError("stopped")
+
+    monkeypatch.setattr("pruner.cli.adapt.prepare", stopped)
+    assert "stopped" in door("adapt", f"outputs={tmp_path}", *TINY, root).refusal
+    run = tmp_path / "adapt" / "tiny"
+    metrics = run / "source" / "metrics.json"
+    metrics.parent.mkdir()
+    metrics.write_text("{}")
+    more = (f"outputs={tmp_path}", f"resume={run}", "trainer.max_epochs=9")
+    err = door("adapt", *more).refusal
+    assert "the source model is trained, with trainer.max_epochs=1; leave" in err
+    metrics.unlink()
+    assert "stopped" in door("adapt", *more).refusal  # not refused
+
+
 def test_a_model_that_is_not_the_given_checkpoints_is_refused(door, tmp_path, root):
     ranker = NeuralRanker(TenSetMLP(), ColumnScaler())
     info = CheckpointInfo(
@@ -134,7 +154,7 @@ def test_a_model_that_is_not_the_given_checkpoints_is_refused(door, tmp_path, ro
         (("draft.form=paper",), "the paper form is for GPUs; use draft.form=hardware"),
         (("draft.form=papers",), "draft.form=papers"),
         (("checkpoint=nowhere",), "checkpoint nowhere does not exist"),
-        (("references=[ansr]",), "known: random, scratch_no_draft"),
+        (("references=ansr",), "references: ansr is unknown; known: random, scratch_no_draft"),
         (("num_workers=2", "num_threads=2"), "give num_threads=1, or num_workers=1"),
         (("stop_after=1",), "stop_after is unknown"),
         (("policy=gradient",), "policy=pool, ansor or pruner_*"),

@@ -25,6 +25,11 @@ def test_a_random_ranker_needs_no_checkpoint(command, toy_root):
         assert name in result
 
 
+def test_a_platform_that_is_named_twice_is_read_once(command, toy_root):
+    words = ("model=random", "data.platform=[v100,v100]", f"data.root={toy_root}")
+    assert command("evaluate", *words).done[0]["num_tasks"] == 6
+
+
 def test_all_tasks_include_those_of_the_training(command, trained, toy_root):
     given, _ = trained("model=tensetmlp")
     options = [f"checkpoint={given['run_dir']}", f"data.root={toy_root}", "platform=v100"]
@@ -79,6 +84,16 @@ def test_every_record_line_has_a_row(command, trained, toy_root, tmp_path):
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "t.csv"), table[columns])
     assert command("predict", *data)[0] == 2  # no checkpoint
     assert "models.own=a.B: " in command("predict", checkpoint, *data, "models.own=[a.B]").refusal
+    err = command("predict", checkpoint, *data, f"out={tmp_path}").refusal
+    assert f"out={tmp_path}: a folder; name a file in it" in err
+    for path in (toy_root / "measure_records/v100").iterdir():  # now nothing is measured
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        lines = [{**line, "r": [[1e10], 2, *line["r"][2:]]} for line in lines]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert command("predict", checkpoint, *data, "seconds=false", "out=u.csv")[0] == 0
+    scores = pd.read_csv(tmp_path / "u.csv")
+    assert scores.latency_s.isna().all()
+    pd.testing.assert_series_equal(scores.score, table.score)
 
 
 SIZES = [(256, 256, 256), (512, 256, 128), (128, 512, 512), (512, 512, 512)]  # m, k, n

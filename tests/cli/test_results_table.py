@@ -20,9 +20,7 @@ FAST = "overrides=['trainer.max_epochs=1','trainer.accelerator=cpu','num_threads
 @pytest.fixture
 def table(command, toy_root):
     def run(*arguments):
-        return command(
-            "results_table", f"data.root={toy_root}", "platforms=[v100]", FAST, *arguments
-        )
+        return command("results_table", f"data.root={toy_root}", "platforms=v100", FAST, *arguments)
 
     return run
 
@@ -113,6 +111,24 @@ def test_a_table_with_other_columns_is_one_line(table, tmp_path):
     (tmp_path / "results.csv").write_text("platform,model,seed\nv100,random,0\n")
     err = table("models=[random]", "seeds=[0]", "out=.", "keep_rows=true").refusal
     assert err.startswith("error: results.csv: the table lacks, or only it has, best_epoch, ")
+
+
+def test_a_checkpoint_is_judged_on_tasks_that_it_has_not_seen(table, trained):
+    given, _ = trained("model=tensetmlp", "split=by_task")
+    own = ("models=random", f"+checkpoints.own={given['checkpoint']}")
+    result, _ = table(*own, "seeds=[0]").done
+    assert result["mean"]["v100/own"]["top1"] == pytest.approx(given["top1"])
+    assert table(*own, "seeds=[0,1]", "resplit=false")[1]["rows"] == 4
+    err = table(*own, "seeds=[0,1]", "models=[tensetmlp]").refusal
+    assert "error: checkpoints.own: it has seen the work of " in err
+    assert "test tasks (seed 1); give resplit=false" in err
+    assert "epoch" not in err  # before the fits
+
+
+@pytest.mark.parametrize("model", ["random", "ceiling"])
+def test_references_leave_out_small_tasks_too(table, model):
+    err = table(f"models=[{model}]", "seeds=[0]", "overrides='min_programs=99'").refusal
+    assert "no test task has 99 programs" in err
 
 
 def test_the_split_is_a_choice_like_that_of_train(table):

@@ -65,6 +65,28 @@ def test_a_resumed_run_equals_an_uninterrupted_one(train, command):
         assert whole[name] == resumed[name]
 
 
+def test_more_epochs_are_of_all_seeds_of_an_unfinished_run(train, command, tmp_path):
+    _, first, _ = train("model=tensetmlp", "seeds=[0,1]")
+    run = tmp_path / first["run_dir"]
+    for folder in (run, run / "seed-1"):  # as if the second seed had been interrupted
+        (folder / "metrics.json").unlink()
+    again = f"resume={first['run_dir']}"
+    err = command("train", again, "trainer.max_epochs=1").refusal
+    assert "a fit of 2 epochs is finished; give trainer.max_epochs=2 or more" in err
+    result, _ = command("train", again, "trainer.max_epochs=4", "stop_after=3").done
+    assert not result["finished"]
+    result, _ = command("train", again).done  # to the number of epochs that was given before
+    assert result["epochs"] == 4
+    for seed in (0, 1):
+        assert json.loads((run / f"seed-{seed}" / "metrics.json").read_text())["epochs"] == 4
+    assert (run / "seed-0" / "metrics-2-epochs.json").is_file()
+
+
+def test_finished_trees_are_not_grown_again(train, command):
+    result, _ = train("model=xgboost").done
+    assert "this run is finished" in command("train", f"resume={result['run_dir']}").refusal
+
+
 @pytest.mark.slow
 def test_with_a_constant_rate_more_epochs_go_on_exactly(train, command):
     _, whole, _ = train("schedule=constant", "trainer.max_epochs=4")
@@ -195,6 +217,8 @@ def test_records_of_another_kind_of_device_need_a_word(command, tmp_path):
     assert result["validation"] == "tasks of all platforms"
     _, err = command(*options, "data.platform=all").done
     assert "another kind of device than platform=orin (gpu), which only names the run" in err
+    err = command(*options, "data.platform=all", "leave_out=all").refusal
+    assert "leave_out=all: it needs a platform= without records, and no data.platform=" in err
 
 
 def test_a_model_that_reads_dataflow_says_where_there_is_none(train, monkeypatch):
@@ -323,6 +347,8 @@ def test_resume_refuses_another_computation_and_a_damaged_last_checkpoint(train,
     _, stopped, _ = train("model=tensetmlp", "stop_after=1")
     again = f"resume={stopped['run_dir']}"
     assert "leave out loss=mse" in command("train", again, "loss=mse").refusal
+    words = "experiment=paper_training"
+    assert f"leave out {words}" in command("train", again, words).refusal
     last = Path(stopped["run_dir"]) / "last.safetensors"
     last.write_bytes(last.read_bytes()[:1000])
     err = command("train", f"resume={stopped['run_dir']}").refusal

@@ -128,6 +128,13 @@ def test_file_stems_are_plain_names(key, fused, stem):
     assert parse_workload(key).file_stem(fused) == stem
 
 
+@pytest.mark.parametrize("operator", ARGUMENTS)
+@pytest.mark.parametrize("fused", [(), ("relu",), ("bias", "add", "relu")])
+def test_a_file_stem_names_the_fused_operators_of_every_operator(operator, fused):
+    first = "avg" if operator == "pool" else 1
+    assert fused_from_name(parse_workload(key(operator, first, 144, 28)).file_stem(fused)) == fused
+
+
 def test_a_long_key_has_a_short_name():
     keys = [f'["x", {", ".join(["123456"] * 80)}, {last}]' for last in (1, 2)]
     names = [parse_workload(key).file_stem() for key in keys]

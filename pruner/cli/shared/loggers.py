@@ -8,10 +8,11 @@ from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
 
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
 
-from pruner.cli.shared.options import build, plain
+from pruner.cli.shared.options import build, plain, several
 from pruner.cli.shared.sweep import sweep_name
 from pruner.errors import MissingExtra, PrunerError
 
@@ -60,7 +61,7 @@ def wandb(
     about: About | None = None,
     project: str = "pruner",
     group: str | None = None,
-    tags: Sequence[str] = (),
+    tags: str | Sequence[str] = (),
     offline: bool | None = None,
     **kwargs: Any,
 ) -> Logger:
@@ -85,16 +86,19 @@ def wandb(
     alone = not has_wandb_key() if offline is None else offline
     about = about or About()
     folder.mkdir(parents=True, exist_ok=True)
-    logger = WandbLogger(
-        save_dir=str(folder.resolve()),
-        name=name,
-        project=project,
-        offline=alone,
-        config=dict(about.config),
-        group=group or about.group,
-        tags=[*about.tags, *tags],
-        **kwargs,
-    )
+    try:
+        logger = WandbLogger(
+            save_dir=str(folder.resolve()),
+            name=name,
+            project=project,
+            offline=alone,
+            config=dict(about.config),
+            group=group or about.group,
+            tags=[*about.tags, *several(tags)],
+            **kwargs,
+        )
+    except MisconfigurationException as error:
+        raise PrunerError(f"logger: {str(error).splitlines()[0]}") from error
     logger._wandb_init.pop("anonymous", None)  # deprecated by W&B, and always set by Lightning
     return logger
 

@@ -115,6 +115,7 @@ CHOSEN = Rule(  # the choice of a group, which some commands take as a plain nam
 MADE = Rule(
     _optional(lambda v: isinstance(v, dict) and "_target_" in v), "null, or {...} with a _target_"
 )
+NOT_GIVEN = Rule(lambda _: False, "left out: the run gives it; run_id=NAME names the run")
 NEVER_NULL = {"adaptation", "loss", "model", "policy"}  # arguments of ours; a number stays one
 SEVERAL_BY_DEFAULT_ONE = {"method", "workload", "platform"}  # text that may be a list
 
@@ -164,6 +165,7 @@ _SHARED: Sequence[tuple[Rule, str]] = (
 RULES: dict[str, Rule] = {
     **{name: rule for rule, names in _SHARED for name in names.split()},
     "platform": CHOSEN,
+    **dict.fromkeys(("logger.name", "logger.folder", "logger.about"), NOT_GIVEN),
     "data.root": Rule(_optional(_text), "a folder (a number in quotes: \"'3'\")"),
     "networks": Rule(lambda v: TEXT.accepts(v) or NAMES.accepts(v), "a list [...] of names"),
     "leave_out": Rule(

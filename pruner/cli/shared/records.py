@@ -65,7 +65,7 @@ def chosen_platforms(data: DictConfig, platform: str | None, root: RecordRoot) -
         return (platform,) if platform in root.platforms else ()
     if wanted in (None, "all"):
         return root.platforms
-    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    names = tuple(dict.fromkeys(map(str, several(wanted))))
     missing = [name for name in names if name not in root.platforms]
     if missing or not names:
         raise DataError(

@@ -144,6 +144,11 @@ def continued(config: DictConfig) -> tuple[DictConfig, Path | None]:
     return resumed_config(Path(config.resume), config), Path(config.resume)
 
 
+def epochs_before(folder: Path) -> int:
+    """Return the max_epochs that a resumed run has had so far."""
+    return int(OmegaConf.load(folder / CONFIG_FILE).trainer.max_epochs)
+
+
 def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -> DictConfig:
     """Lock an earlier run; return its configuration with changes of `config`.
 
@@ -168,7 +173,7 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
         value = plain(OmegaConf.select(config, name))
         if name in (*RESUMABLE, *more):
             OmegaConf.update(earlier, name, value, merge=False)  # replaces a group completely
-        elif value != plain(OmegaConf.select(earlier, name)):
+        elif name == "experiment" or value != plain(OmegaConf.select(earlier, name)):
             refused.append(override)
     if refused:
         raise PrunerError(

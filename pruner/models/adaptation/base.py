@@ -95,11 +95,12 @@ class Adaptation(ABC):
     `set_reference_population` was called, else the mean of its first measured programs.
 
     `keeps_source`: the weights still hold what the source learned. `learns`: they also learn from
-    the target.
+    the target. `period`: updates between two fits.
     """
 
     keeps_source: ClassVar[bool] = True
     learns: ClassVar[bool] = True
+    period: int = 1
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting

@@ -59,8 +59,9 @@ class CheckpointInfo:
     lineage: Sequence[Mapping[str, Any]] = field(default_factory=list)
 
     def has_seen(self, key: TaskKey) -> bool:
-        """Whether the task was used for fitting or validation."""
-        return key.task in self.seen_tasks.get(key.platform, ())
+        """Whether the task, or the same work on its platform, was seen."""
+        work = self.seen_workloads.get(key.platform, {})
+        return key.task in self.seen_tasks.get(key.platform, ()) or key.identity in work.values()
 
     @property
     def identities(self) -> frozenset[str]:

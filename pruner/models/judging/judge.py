@@ -19,7 +19,7 @@ from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
 from pruner.models.judging import metrics
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.programs.assemble import programs_on_side, small_tasks_removed
+from pruner.models.programs.assemble import Programs, programs_on_side, small_tasks_removed
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import Ranker
 
@@ -342,13 +342,19 @@ class Report:
         ]
 
 
+def tested_programs(programs: ProgramTable, split: TaskSplit, min_programs: int) -> Programs:
+    """The test programs of large enough tasks; raises DataError where none is left."""
+    test = programs_on_side(programs, split, "test")
+    # Among very few programs any ranking finds a good one.
+    index = small_tasks_removed(programs, test, min_programs)
+    if not len(index):
+        raise DataError(f"no test task has {min_programs} programs; lower min_programs")
+    return index
+
+
 def judge(
     ranker: Ranker, programs: ProgramTable, split: TaskSplit, *, min_programs: int = 1
 ) -> Report:
     """Rank the test programs of every task; raises DataError where none is left."""
-    # Among very few programs any ranking finds a good one.
-    test = programs_on_side(programs, split, "test")
-    index = small_tasks_removed(programs, test, min_programs)
-    if not len(index):
-        raise DataError(f"no test task has {min_programs} programs; lower min_programs")
+    index = tested_programs(programs, split, min_programs)
     return Report.of(ranker.score_tasks(programs, index), split.networks)

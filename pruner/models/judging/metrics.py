@@ -56,9 +56,13 @@ class ScoredTask:
         return float(self.latency_s.min())
 
 
+def _shuffled(num: int) -> Int[np.ndarray, " program"]:
+    return np.random.default_rng(_TIE_SEED).permutation(num)
+
+
 def ranking(score: Float[np.ndarray, " program"]) -> Int[np.ndarray, " program"]:
     """Indices from the best predicted; ties in fixed pseudo-random order."""
-    shuffled = np.random.default_rng(_TIE_SEED).permutation(len(score))
+    shuffled = _shuffled(len(score))
     return shuffled[np.argsort(-score[shuffled], kind="stable")]
 
 
@@ -97,16 +101,19 @@ def best_k(tasks: Sequence[ScoredTask], k: int, sizes: Sequence[int]) -> float:
 def pair_agreement(task: ScoredTask) -> float:
     """Share of pairs whose order agrees; a tie is not greater (TenSet).
 
-    The bit is ``score_i > score_j`` against ``latency_i < latency_j``; 1.0 for a single program.
+    The bit is ``score_i > score_j`` against ``latency_i < latency_j``, i before j in the fixed
+    order of ties; 1.0 for a single program.
     """
     n, agree = task.num_programs, 0
     if n < 2:
         return 1.0
+    order = _shuffled(n)
+    score, latency_s = task.score[order], task.latency_s[order]
     # Blocks of rows: all pairs of a task of 20,000 programs at once would take gigabytes.
     for start in range(0, n, _BLOCK):
         rows = slice(start, min(start + _BLOCK, n))
-        predicted = task.score[rows, None] > task.score[None, start:]
-        measured = task.latency_s[rows, None] < task.latency_s[None, start:]
+        predicted = score[rows, None] > score[None, start:]
+        measured = latency_s[rows, None] < latency_s[None, start:]
         agree += int(np.triu(predicted == measured, k=1).sum())
     return agree / (n * (n - 1) / 2)
 

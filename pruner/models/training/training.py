@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytorch_lightning as pl
 import torch
 from jaxtyping import Int
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
@@ -139,12 +140,13 @@ class StopFlat(Callback):
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run restores."""
         lowest = {"lowest": self._lowest, "lowest_epoch": self._lowest_epoch}
-        return {"average": self._average, **lowest}
+        return {"average": self._average, **lowest, "stopped": self.stopped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self._average = state_dict["average"]
         self._lowest, self._lowest_epoch = state_dict["lowest"], state_dict["lowest_epoch"]
+        self.stopped = state_dict.get("stopped", False)  # earlier versions did not store it
 
 
 class Throughput(Callback):
@@ -266,21 +268,37 @@ def quiet_lightning() -> Iterator[None]:
             lightning.setLevel(level)
 
 
-def _resumed(path: Path, module: RankingModule) -> str | None:
-    """The file to continue from, or None; raises DataError if damaged."""
+class Resumed(NamedTuple):
+    """A state to continue from: its file, its epochs, and whether patience ended it."""
+
+    path: Path
+    epochs: int
+    flat: bool
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Options of the trainer: a fit that patience ended has no epoch left."""
+        return {"max_epochs": self.epochs} if self.flat else {}
+
+
+def _resumed(path: Path, module: RankingModule) -> Resumed | None:
+    """The state to continue from, or None; raises DataError if damaged."""
     path = path if path.is_file() else path.with_name(OLD_LAST)
     if not path.is_file():
         return None
     try:  # Lightning would fail in the middle of an archive, or run code in it
-        found, wanted = load_content(path)["state_dict"], module.state_dict()
+        content, wanted = load_content(path), module.state_dict()
+        found, callbacks = content["state_dict"], content.get("callbacks", {})
         fits = {n: v.shape for n, v in found.items()} == {n: v.shape for n, v in wanted.items()}
+        flat = callbacks.get(StopFlat.__qualname__, {}).get("stopped", False)
+        resumed = Resumed(path, content.get("epoch", -1) + 1, flat)
     except (DataError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path} is damaged; delete it and resume: this fit then starts again ({error})"
         ) from error
     if not fits:
         raise DataError(f"{path} is of another model; delete it, or resume the run it belongs to")
-    return str(path)
+    return resumed
 
 
 def validated(
@@ -297,6 +315,21 @@ def _consider(
     """Judge the present module as an additional epoch."""
     found = validated(module.ranker, data.store, data.valid)
     keep.consider(found, epoch, saving=process.is_first)
+
+
+def _run(
+    trainer: pl.Trainer, module: RankingModule, data: RankingData, resumed: Resumed | None
+) -> None:
+    done, most = 0 if resumed is None else resumed.epochs, trainer.max_epochs
+    if most is not None and 0 <= most < done:
+        raise PrunerError(f"trainer.max_epochs={most}: {done} epochs are done; give {done} or more")
+    if most == 0:
+        return
+    path = None if resumed is None else str(resumed.path)
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=path, weights_only=True)
+    except MisconfigurationException as error:
+        raise PrunerError(f"trainer: {str(error).splitlines()[0]}") from error
 
 
 def fit_network(
@@ -327,7 +360,8 @@ def fit_network(
 
     Raises:
         DataError: a damaged file.
-        PrunerError: the trainer's limits end it before one epoch is validated.
+        PrunerError: the trainer refuses its options, has fewer epochs than are done, or its limits
+            end it before one epoch is validated.
     """
     keep = KeepBest(save_best, monitor=monitor, last=keep_last)
     every_epoch = ModelCheckpoint(
@@ -346,11 +380,11 @@ def fit_network(
             callbacks=[*process.active(callbacks), keep, *averaged, every_epoch, *stop],
             logger=process.active(loggers) or False,
             plugins=[CompleteFiles(), *process.plugins],
+            **(resumed.limits if resumed else {}),
         )
         if goes_on and resumed is None:
             _consider(keep, GIVEN, module, data, process)
-        if trainer.max_epochs != 0:
-            trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
+        _run(trainer, module, data, resumed)
     ended = trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs
     if ended and averaged and averaged[0].count:
         module.load_state_dict(averaged[0].mean)

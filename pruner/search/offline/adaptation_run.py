@@ -139,14 +139,17 @@ def quality_by_labels(
     *,
     seed: int,
 ) -> dict[str, Quality]:
-    """Quality on held-out tasks after one update, by number of labels of nested draws."""
+    """Quality on held-out tasks after one fit, by number of labels of nested draws.
+
+    A method that learns at every n-th update is updated n times with the same labels.
+    """
     drawn = torch.randperm(labelled.num_programs, generator=torch.Generator().manual_seed(seed))
     centers = centers_of(labelled)
     found = {}
     for name, size in sizes.items():
         adaptation = make()
         adaptation.ranker.centers.update(centers)
-        if size:
+        for _ in range(adaptation.period if size else 0):
             adaptation.update(labelled.subset(drawn[:size]))
         found[name] = Quality.of(adaptation.ranker, held_out)
     return found

@@ -290,8 +290,9 @@ def source_split(store: ProgramTable, chosen: Chosen, seed: int) -> TaskSplit:
     )
 
 
-def _thinned(store: ProgramTable, chosen: Chosen, each: int) -> ProgramTable:
-    """At most `each` programs, evenly spaced, of each allowed source task."""
+def _thinned(store: ProgramTable, chosen: Chosen, each: int) -> ProgramTable | None:
+    """At most `each` programs, evenly spaced, of each allowed source task, if any."""
     tasks = [n for n, key in enumerate(store.keys) if key.identity not in chosen.unseen]
     parts = [store.programs_of([task]) for task in tasks]
-    return store.subset(torch.cat([p[:: max(1, len(p) // each)][:each] for p in parts]))
+    kept = [p[:: max(1, len(p) // each)][:each] for p in parts]
+    return store.subset(torch.cat(kept)) if kept else None

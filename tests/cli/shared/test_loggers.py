@@ -41,7 +41,7 @@ def logged(command, toy_root, tmp_path):
 
 
 def test_config_curves_summary_table_and_checkpoint_are_in_the_run(logged):
-    result, [(path, run)] = logged("model=tensetmlp", "run_id=mine", "+logger.tags=[tried]")
+    result, [(path, run)] = logged("model=tensetmlp", "run_id=mine", "+logger.tags=tried")
     assert run["run"].display_name == "mine"
     assert list(run["run"].tags) == ["v100", "TenSetMLP", "LambdaRank", "by_task", "tried"]
     assert run["config"]["trainer"]["max_epochs"] == 2
@@ -76,6 +76,17 @@ def test_trees_are_logged_too_and_parts_are_a_group(logged):
 def test_an_argument_that_no_logger_takes_is_told(tmp_path, name):
     with pytest.raises(PrunerError, match=rf"logger\.{name} is unknown; wandb.init takes .*notes"):
         loggers.wandb(folder=tmp_path, name="run", **{name: {}})
+
+
+@pytest.mark.parametrize("name", ["name", "folder", "about"])
+def test_an_argument_that_the_run_gives_is_refused(command, toy_root, name):
+    words = (f"data.root={toy_root}", "logger=csv", f"+logger.{name}=x")
+    assert "it must be left out: the run gives it" in command("train", *words).refusal
+
+
+def test_a_refusal_of_the_logger_is_one_line(tmp_path):
+    with pytest.raises(PrunerError, match=r"^logger: .*log_model"):
+        loggers.wandb(folder=tmp_path, name="run", offline=True, log_model=True)
 
 
 def rows_of(path, run, name):

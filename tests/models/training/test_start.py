@@ -1,5 +1,6 @@
 """A fit that goes on from a trained model: what is kept, what is added up, what is refused."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -163,3 +164,6 @@ def test_a_fit_without_progress_ends_early_and_keeps_the_last_epoch(tmp_path):
     assert found.finished
     assert found.numbers["epochs"] == 4  # epoch 0 was the lowest
     assert found.numbers["best_epoch"] == 3
+    for epochs in (12, 20):  # patience has ended it for good
+        again = fit(replace(up, epochs=epochs), A, split(A), folder=tmp_path)
+        assert (again.finished, again.numbers["epochs"]) == (True, 4)

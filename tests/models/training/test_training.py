@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback
 
 from pruner.errors import PrunerError
@@ -184,6 +185,19 @@ def test_the_epoch_after_which_scores_are_not_finite_is_told(tmp_path, value):
 
     with pytest.raises(PrunerError, match=r"has diverged after epoch 3: .*smaller optimizer\.lr"):
         fit(tmp_path, synthetic.store(), lr=1e-9, callbacks=[Lost()])
+
+
+def test_fewer_epochs_than_are_done_and_refusals_of_the_trainer_are_one_line(tmp_path):
+    class Refused(Callback):
+        def on_train_start(self, trainer, pl_module):
+            raise MisconfigurationException("not so\nbut so")
+
+    with pytest.raises(PrunerError, match=r"^trainer: not so$"):
+        fit(tmp_path, synthetic.store(), callbacks=[Refused()])
+    fit(tmp_path, synthetic.store(), epochs=3)
+    for epochs in (1, 2):
+        with pytest.raises(PrunerError, match=f"={epochs}: 3 epochs are done; give 3 or more"):
+            fit(tmp_path, synthetic.store(), epochs=epochs)
 
 
 def test_ctrl_c_ends_a_fit_as_it_ends_everything(tmp_path):

@@ -114,10 +114,13 @@ def test_centres_are_those_of_the_whole_pools():
 
 
 def test_larger_label_draws_contain_smaller_ones():
-    drawn = {}
+    drawn, updates = {}, []
 
     class Recording(Unchanged):
+        period = 4  # learns at every fourth update, as moa_official
+
         def _update(self, store):
+            updates.append(store.num_programs)
             drawn[store.num_programs] = set(store.line[store.task == 0].tolist())
 
     labelled, held_out = synthetic.store(0, sizes=(40, 50)), synthetic.store(1, sizes=(30,))
@@ -127,6 +130,7 @@ def test_larger_label_draws_contain_smaller_ones():
         lambda: Recording(Setting(make_network=small_pacm)), labelled, held_out, sizes, seed=0
     )
     assert list(found) == list(sizes)
+    assert updates == [10] * 4 + [30] * 4 + [90] * 4
     assert drawn[10] <= drawn[30] <= drawn[90] == set(range(40))
     assert all(0 < q.top1 <= q.top5 <= 1 for q in found.values())
 

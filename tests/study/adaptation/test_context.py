@@ -127,6 +127,12 @@ def test_pools_of_cached_features_are_those_of_the_records(ansor, tmp_path):
     eight = prepare(root, "cpu-sse4", name, budget, analyzer=analyzer, train=train, given=given)
     assert eight.held_out.num_dataflow_rows == eight.source_store.num_dataflow_rows == 8
     assert all(pool.programs.features.dataflow.shape[1] == 8 for pool in eight.pools)
+    for path in (few / "measure_records" / "cpu-sse4").iterdir():  # a source of tuned tasks alone
+        if not path.name.startswith(eight.pools[0].key.task):
+            path.unlink()
+    alone = prepare(root, "cpu-sse4", name, budget, analyzer=analyzer, train=train, given=given)
+    assert alone.source_store is None
+    assert alone.source_quality() is not None
     with Quarantine() as quarantine:
         records = {task.key: task for task in root.read(quarantine, name)}
     assert len(context.pools) == 2

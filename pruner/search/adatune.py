@@ -83,12 +83,13 @@ class AdaTunePolicy(RandomPolicy):
         self.epsilon = float(state["epsilon"])
 
     def _forest(self, history: History) -> Forest | None:
+        latency_s = history.latency_s[history.tried]
         # One speed has no spread: a forest of it would predict the same for every program.
-        if np.isfinite(history.latency_s).sum() < 2:
+        if np.isfinite(latency_s).sum() < 2:
             return None
-        speed = history.latency_s.min() / history.latency_s
+        speed = latency_s.min() / latency_s
         seed = int(self._rng.integers(2**31))
-        columns = decision_columns(history.decisions)
+        columns = decision_columns(history.decisions[history.tried])
         return Forest(columns, speed, settings=self._settings.forest, seed=seed)
 
 
@@ -104,8 +105,8 @@ class AdaTuneSettings(PolicySettings):
 
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """See :class:`pruner.search.policy.PolicySettings`."""
-        explorer = replace(self.explorer, population=population, generations=0)
-        return replace(self, explorer=explorer)
+        most = min(population, self.explorer.population)
+        return replace(self, explorer=replace(self.explorer, population=most, generations=0))
 
 
 def _score(forest: Forest) -> ScoreFunction:

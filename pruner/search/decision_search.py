@@ -214,9 +214,14 @@ def decision_search(
     draft: ScoreFunction | None,
     learner: TaskLearner | None,
     rng: np.random.Generator,
+    *,
+    gpu: bool = False,
 ) -> DecisionSearch:
-    """Make the search of a task, which also learns from failures (`draft` None: none)."""
-    history = History(space)
+    """Make the search of a task, which also learns from failures.
+
+    `draft` None: none. `gpu`: its programs run on a GPU.
+    """
+    history, policy = History(space), policy.for_device(gpu=gpu)
     if space.affordable is not None:
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     if draft is not None:

@@ -34,6 +34,8 @@ class ExplorerSettings:
         """Raises `PrunerError` on numbers that cannot work."""
         if min(self.population, self.keep) < 1 or self.generations < 0:
             raise PrunerError("explorer: population and keep must be at least 1, generations 0")
+        if not 0 <= self.mutation_probability <= 1:
+            raise PrunerError("explorer: mutation_probability must be from 0 to 1")
         if min(self.apart, self.noise) < 0:
             raise PrunerError("explorer: apart and noise must be 0 or more")
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -109,6 +109,11 @@ class DescentSettings(RoundSettings):
         if self.rate <= 0 or self.penalty < 0:
             raise PrunerError("policy.rate must be above 0, and policy.penalty 0 or more")
 
+    def limited(self, population: int, *, can_draft: bool) -> Self:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        fewer = RoundSettings.limited(self, population, can_draft=can_draft)
+        return replace(fewer, starts=max(2, min(population, self.starts)))
+
 
 class Descent:
     """Follow the gradient of the scores of a task's design spaces."""
@@ -143,14 +148,14 @@ class Descent:
             # Mutations find other decisions that are no tiles, and the spaces without derivatives.
             changed = self._space.mutate(rows[kept(score, num, rng=rng)], rng)
             moved = [changed]
-            if self._tables:
-                number = self._turn(turn, rows, score)
+            number = self._turn(turn, rows, score)
+            if number is not None:
                 mine = rows[:, 0] == number
                 anchors = rows[mine][kept(score[mine], num // 2, rng=rng)]
                 anchors = np.concatenate([anchors, self._space.mutate(anchors, rng)])
                 moved += [anchors[len(anchors) // 2 :], self._moved(number, anchors)]
             found = np.concatenate(moved)
-            scored += len(found) + (num * self._settings.steps if self._tables else 0)
+            scored += len(found) + (0 if number is None else num * self._settings.steps)
             rows, score = self._distinct(
                 np.concatenate([rows, found]), np.concatenate([score, draft(found)])
             )
@@ -165,10 +170,14 @@ class Descent:
         legal = legal[unique_rows(self._space.keys(rows[legal]))]
         return rows[legal], score[legal]
 
-    def _turn(self, turn: int, rows: Decisions, score: Floats) -> int:
-        """Number of the design space whose turn it is; the best program's begins."""
+    def _turn(self, turn: int, rows: Decisions, score: Floats) -> int | None:
+        """Number of the design space whose turn it is; the best program's begins.
+
+        None: no program of `rows` has tiles.
+        """
         first = {n: score[rows[:, 0] == n].max(initial=-np.inf) for n in self._tables}
-        return sorted(first, key=lambda n: -first[n])[turn % len(first)]
+        here = sorted((n for n in first if first[n] > -np.inf), key=lambda n: -first[n])
+        return here[turn % len(here)] if here else None
 
     def _moved(self, number: int, anchors: Decisions) -> Decisions:
         end = 1 + self._space.spaces[number].num_slots

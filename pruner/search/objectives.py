@@ -207,6 +207,10 @@ class ParetoSettings(PolicySettings):
         """See :class:`pruner.search.policy.PolicySettings`."""
         return replace(self, settings=self.settings.limited(population, can_draft=can_draft))
 
+    def for_device(self, *, gpu: bool) -> Self:
+        """See :class:`pruner.search.policy.PolicySettings`."""
+        return replace(self, settings=self.settings.for_device(gpu=gpu))
+
 
 def dominated(point: Sequence[float], others: Sequence[Sequence[float]]) -> bool:
     """Whether one of the others is at most as large in everything."""

@@ -86,6 +86,10 @@ class PolicySettings:
         """Make a policy, see :class:`Policy`."""
         return self.policy(space, draft, learner, self, rng)
 
+    def for_device(self, *, gpu: bool) -> Self:
+        """Fill in the defaults that differ between GPUs and CPUs."""
+        return self
+
     def limited(self, population: int, *, can_draft: bool) -> Self:
         """The same search with at most `population` programs a generation.
 
@@ -285,7 +289,9 @@ class RoundSettings(PolicySettings):
     policy: ClassVar = DraftThenVerify
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for a bad first population or penalty."""
+        """Raises `PrunerError` for a bad period, first population or penalty."""
+        if self.redraft_period < 1:
+            raise PrunerError("policy.redraft_period must be at least 1")
         if self.first_apart is not None and self.first_apart < 0:
             raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")
         if self.first_apart and not self.trusts_draft:
@@ -307,7 +313,7 @@ class RoundSettings(PolicySettings):
         return self.draft is not None and self.draft_leads
 
     def for_device(self, *, gpu: bool) -> Self:
-        """Fill in the default of ``first_apart``: GPU spaces have many near-copies."""
+        """See :class:`PolicySettings`; GPU spaces have many near-copies."""
         if self.first_apart is not None:
             return self
         return replace(self, first_apart=_FIRST_APART_GPU if gpu and self.trusts_draft else 0.0)

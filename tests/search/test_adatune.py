@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from pruner.models.trees.forest import Forest, ForestSettings
-from pruner.search.adatune import (
-    AdaTuneSettings,
-    expected_improvement,
-)
+from pruner.search.adatune import AdaTuneSettings, decision_columns, expected_improvement
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.history import History
 from pruner.search.offline.recorded_run import run_session
@@ -62,6 +59,19 @@ def test_it_never_measures_twice_and_stops_at_the_end_of_the_pool():
     )
     assert len(curve.best_s) == 20
     assert curve.best_s[-1] == 1.0
+
+
+def test_programs_without_a_turn_teach_the_forest_nothing():
+    space, latency_s = pool(0)
+    known, more = History(space), History(space)
+    for history in (known, more):
+        history.add(space.decisions[:30], latency_s[:30])
+    more.add(space.decisions[30:60], np.full(30, np.inf), np.zeros(30, bool))
+    columns, trees = decision_columns(space.decisions), []
+    for history in (known, more):
+        policy = SMALL.make(space, None, None, np.random.default_rng(0))
+        trees.append(policy._forest(history).trees(columns))
+    np.testing.assert_array_equal(*trees)
 
 
 def test_what_is_not_legal_is_never_proposed():

@@ -10,9 +10,10 @@ import torch
 
 from pruner.errors import PrunerError
 from pruner.search.construct import Tile
-from pruner.search.explorer import ExplorerSettings
+from pruner.search.explorer import ExplorerSettings, NoneFound
 from pruner.search.gradient import Descent, DescentSettings, _TileTable
 from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.space import RowKeys
 
 TILES = (
     Tile(slots=range(0, 4), extent=48, levels=("",) * 4, primes=(2, 3), limit=4),
@@ -94,6 +95,9 @@ def test_recorded_programs_and_settings_that_cannot_work_are_refused():
         DescentSettings().make(undescribed, None, None, np.random.default_rng(0))
     fewer = DescentSettings().limited(64, can_draft=True)
     assert fewer.draft == ExplorerSettings(population=64, generations=0, keep=256)
+    assert fewer.starts == 64
+    assert DescentSettings().limited(1, can_draft=True).starts == 2
+    assert DescentSettings().limited(4096, can_draft=True).starts == 256
 
 
 def test_lost_derivatives_are_reported_once(table, caplog):
@@ -104,3 +108,22 @@ def test_lost_derivatives_are_reported_once(table, caplog):
         descent.followed(0, table, ANCHORS)
     (line,) = caplog.messages
     assert "design space 0 have no derivatives" in line
+
+
+def test_a_space_without_a_legal_program_has_no_turn():
+    """Two spaces with tiles, of which only the first was drawn; then none is legal."""
+    space = SimpleNamespace(
+        spaces=[SimpleNamespace(num_slots=10)] * 2,
+        relaxed=lambda number, rows: [],
+        mutate=lambda rows, rng: rows,
+        keys=RowKeys(11),
+    )
+    descent = Descent(space, DescentSettings(starts=4), [SimpleNamespace(tiles=TILES)] * 2)
+    start = np.column_stack([np.zeros(2, np.int64), ANCHORS])
+    rest = ExplorerSettings(population=2, generations=0, keep=8), np.random.default_rng(0), start
+    found = descent.explore(lambda rows: np.zeros(len(rows)), *rest, space.keys(start[:0]))
+    assert (found.decisions[:, 0] == 0).all()
+    assert len(found.decisions) == 8
+    legal(found.decisions[:, 1:])
+    with pytest.raises(NoneFound):
+        descent.explore(lambda rows: np.full(len(rows), -np.inf), *rest, space.keys(start[:0]))

@@ -118,6 +118,8 @@ def test_a_share_of_a_batch_is_random(epsilon, guided, monkeypatch):
     """Of 16 programs a share of .1 is one; the draws of weights have the others."""
     space, score, sizes = SizedTiles(), TileScore(), []
     settings = ParetoSettings(settings=replace(ROUNDS, epsilon=epsilon))
+    unset = ParetoSettings(settings=replace(ROUNDS, first_apart=None))
+    assert unset.for_device(gpu=True).settings.first_apart == 0.2
     propose = DraftThenVerify.propose
 
     def noted(policy, num, *rest):

@@ -8,6 +8,7 @@ import pytest
 
 from pruner.cli.shared.options import build
 from pruner.errors import PrunerError
+from pruner.search.adatune import AdaTuneSettings
 from pruner.search.policy import NO_KEYS, Policy, PolicySettings, RandomDraws, RoundSettings, fresh
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.run.tune_options import TuneOptions
@@ -73,6 +74,8 @@ def test_policies_say_themselves_what_slow_spaces_take_of_them():
     assert rounds.limited(100, can_draft=True).draft.generations == 2
     assert rounds.limited(10**6, can_draft=True) == rounds
     assert RandomDraws(draws=128).limited(100, can_draft=True).draws == 100
+    for most, population in ((100, 100), (10**6, 512)):
+        assert AdaTuneSettings().limited(most, can_draft=True).explorer.population == population
 
 
 def test_a_model_for_a_policy_that_takes_none_is_refused():

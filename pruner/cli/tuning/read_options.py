@@ -19,7 +19,6 @@ from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
 from pruner.search.gradient import NO_ANALYZER, DescentSettings
 from pruner.search.objectives import Objective
-from pruner.search.policy import RoundSettings
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.rivals.ansor import Ansor
@@ -41,8 +40,6 @@ def tune_options(config: DictConfig) -> TuneOptions:
             "choose another policy"
         )
     platform = chosen_platform(config, measures=not config.compile_only)
-    if isinstance(policy, RoundSettings):
-        policy = policy.for_device(gpu=platform.device != "cpu" and not platform.on_cpu)
     analyzer = load_draft(platform, config.draft.form)
     if isinstance(policy, DescentSettings) and analyzer is None:
         raise PrunerError(NO_ANALYZER)

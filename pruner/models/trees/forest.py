@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from pruner.errors import PrunerError
 from pruner.models.trees.lightgbm import import_lightgbm
 
 
@@ -17,6 +18,13 @@ class ForestSettings:
     columns_at_split: int = 10
     # of the rows without repetition: the share of distinct rows in a bootstrap
     bagging: float = 0.63
+
+    def __post_init__(self) -> None:
+        """Raises `PrunerError` on numbers that LightGBM refuses."""
+        if min(self.trees, self.columns_at_split) < 1:
+            raise PrunerError("policy.forest: trees and columns_at_split must be at least 1")
+        if not 0 < self.bagging < 1:
+            raise PrunerError("policy.forest.bagging must be above 0 and below 1")
 
 
 class Forest:

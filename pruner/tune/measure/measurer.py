@@ -136,6 +136,11 @@ class Platform:
     on_cpu: bool = False
 
     @property
+    def on_gpu(self) -> bool:
+        """True if programs run on a GPU; an OpenCL device may be a CPU."""
+        return self.device != "cpu" and not self.on_cpu
+
+    @property
     def shares_cpu(self) -> bool:
         """True if programs run on the CPU of this process."""
         return self.address is None and (self.device == "cpu" or self.on_cpu)

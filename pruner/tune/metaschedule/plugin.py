@@ -14,6 +14,7 @@ from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.explorer import ScoreFunction
 from pruner.search.history import Candidate, History
 from pruner.search.policy import PolicySettings, guard, standard, weighed
+from pruner.tune.kinds import is_gpu
 from pruner.tune.metaschedule.session import (
     MetaScheduleSession,
     MetaScheduleTask,
@@ -23,6 +24,7 @@ from pruner.tune.metaschedule.session import (
 )
 from pruner.tune.run.learning import OnlineModel
 from pruner.tune.run.tune_options import LIVE
+from pruner.tune.spaces.design import drawn_spaces, refusal
 from pruner.tune.spaces.union import Traces
 from pruner.tune.tvm_import import load_tvm
 
@@ -145,7 +147,8 @@ class PrunerStrategy(_PySearchStrategy):
         session = self._session
         space = session.open(task, task.designs(self._schedules))
         learner = session.learner(task, space) if self._policy.takes_model else None
-        search = decision_search(space, self._policy, space.draft_score, learner, session.rng(task))
+        given = self._policy, space.draft_score, learner, session.rng(task)
+        search = decision_search(space, *given, gpu=is_gpu(task.target))
         know_earlier(self._database, task, search, Traces(space))
         return search
 
@@ -180,7 +183,7 @@ class TaskScores:
     def __init__(self, session: MetaScheduleSession, task: MetaScheduleTask, prior: float) -> None:
         """Open the task's spaces; raise `PrunerError` without programs or device."""
         self._task, self._prior, self._rng = task, prior, session.rng(task)
-        self._space = session.open(task, task.designs(task.context.generate_design_space()))
+        self._space = session.open(task, task.designs(drawn_spaces(task.context)))
         self._traces = Traces(self._space)
         self._learner = session.learner(task, self._space)
         self._history = History(self._space)
@@ -262,7 +265,7 @@ class PrunerModel(_PyCostModel):
             self._session.analyzer(task.target, task.log)  # its errors end the tuning
             try:
                 self._tasks[key] = TaskScores(self._session, task, self._prior)
-            except PrunerError as error:
-                task.log(f"{task.name}: all programs score alike: {error}")
+            except (PrunerError, load_tvm().s_tir.ScheduleError) as error:
+                task.log(f"{task.name}: all programs score alike: {refusal(error)}")
                 self._tasks[key] = None
         return self._tasks[key]

@@ -107,6 +107,8 @@ std::string Named(cl_int code) {
     case -6: return "CL_OUT_OF_HOST_MEMORY: out of memory";
     case -11: return "CL_BUILD_PROGRAM_FAILURE";
     case -33: return "CL_INVALID_DEVICE";
+    case -34: return "CL_INVALID_CONTEXT";
+    case -36: return "CL_INVALID_COMMAND_QUEUE";
     case -52: return "CL_INVALID_KERNEL_ARGS";
     case -54: return "CL_INVALID_WORK_GROUP_SIZE: too many work items a group";
     case -55: return "CL_INVALID_WORK_ITEM_SIZE: too many work items a group";
@@ -163,6 +165,9 @@ class Driver {
   }
   void Finish() {
     if (queue_ != nullptr) Check(clFinish(queue_), "clFinish");
+  }
+  void Wait() {  // for destructors, which must not throw
+    if (queue_ != nullptr) clFinish(queue_);
   }
 
   static std::string Text(cl_device_id device, cl_uint what) {
@@ -303,7 +308,7 @@ class OpenCLDevice final : public DeviceAPI {
   void FreeDataSpace(Device, void* data) final {
     auto buffer = static_cast<Buffer*>(data);
     if (buffer->memory != nullptr) {
-      Driver::Get().Finish();
+      Driver::Get().Wait();
       clReleaseMemObject(buffer->memory);
     }
     delete buffer;

@@ -12,8 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.kinds import OPENCL
@@ -317,9 +320,14 @@ def run(path, *inputs):
     return output
 
 
+def drawn(shape, dtype):
+    found = numpy.random.rand(*shape) if "float" in dtype else numpy.random.randint(8, size=shape)
+    return numpy.asarray(found).astype(dtype)
+
+
 if __name__ == "__main__":
     arguments = json.loads(pathlib.Path(sys.argv[1]).read_text())["arguments"]
-    arrays = [numpy.random.rand(*a["shape"]).astype(a["dtype"]) for a in arguments[:-1]]
+    arrays = [drawn(a["shape"], a["dtype"]) for a in arguments[:-1]]
     output = run(sys.argv[1], *arrays)
     print(output.shape, output.dtype, output.ravel()[:4], f"{1e3 * run.seconds:.3f} ms")
 '''
@@ -339,8 +347,8 @@ def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any
     return {
         "target": target,
         "arguments": [
-            {"shape": list(shape), "dtype": dtype, "bytes": sizes[number]}
-            for number, (shape, dtype) in enumerate(arguments)
+            {"shape": list(shape), "dtype": dtype, "bytes": prod(shape) * np.dtype(dtype).itemsize}
+            for shape, dtype in arguments
         ],
         "workspaces": [sizes[number] for number in sorted(sizes) if number >= len(arguments)],
         "launches": [launch for launch, _ in recorded],

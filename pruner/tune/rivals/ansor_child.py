@@ -204,16 +204,20 @@ def main() -> None:
     end_with_parent()
     spec = json.loads(sys.argv[1])
     session = AnsorSession(spec)
+    # the journal has programs that the log lacks: Ansor logs a batch at its end
+    rows = read_trials(session.journal.path)
+    session.trial = len(rows)
+    session.batch = max((row.batch for row in rows), default=0)
+    session.best_s = min((row.latency_s for row in rows), default=np.inf)
+    left = spec["trials"] - session.trial
+    if left < 1:  # TVM would search a round, and measure nothing
+        return
     log = Path(spec["log"])
     task, model = make_task(spec), make_model(session)
     callbacks = []
     if log.exists():
         model.update_from_file(str(log))
         callbacks.append(ansor.PreloadMeasuredStates(str(log)))
-        rows = read_trials(session.journal.path)
-        session.trial = len(rows)
-        session.batch = max((row.batch for row in rows), default=0)
-        session.best_s = min((row.latency_s for row in rows), default=np.inf)
     register = importlib.import_module("tvm._ffi").register_func
     # Ansor calls its builder and runner by these global names
     register("auto_scheduler.local_builder.build", session.build, override=True)
@@ -230,19 +234,25 @@ def main() -> None:
         verbose=0,
         init_search_callbacks=callbacks,
     )
-    task.tune(
-        ansor.TuningOptions(
-            num_measure_trials=spec["trials"] - session.trial,
-            num_measures_per_round=spec["batch"],
-            builder=ansor.LocalBuilder(
-                timeout=int(spec["build_timeout_s"]), n_parallel=spec["builders"]
-            ),
-            runner=ansor.LocalRunner(timeout=int(spec["run_timeout_s"])),
-            measure_callbacks=[ansor.RecordToFile(str(log))],
-            verbose=0,
+    how = {
+        "builder": ansor.LocalBuilder(
+            timeout=int(spec["build_timeout_s"]), n_parallel=spec["builders"]
         ),
-        search_policy=policy,
+        "runner": ansor.LocalRunner(timeout=int(spec["run_timeout_s"])),
+        "verbose": 0,
+    }
+    records = [ansor.RecordToFile(str(log))]
+    if left == 1:  # `tune` would measure nothing
+        measurer = ansor.measure.ProgramMeasurer(callbacks=records, **how)
+        policy.continue_search_one_round(1, measurer)
+        return
+    options = ansor.TuningOptions(
+        num_measure_trials=left,
+        num_measures_per_round=spec["batch"],
+        measure_callbacks=records,
+        **how,
     )
+    task.tune(options, search_policy=policy)
 
 
 if __name__ == "__main__":

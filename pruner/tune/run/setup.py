@@ -248,7 +248,8 @@ class Prepared:
         # random draws follow no score, so they stay as they are
         if self._options.objective.has_size and isinstance(policy, RoundSettings):
             policy = ParetoSettings(settings=policy)
-        return decision_search(space, policy, space.draft_score, learner, rng), space
+        gpu = self._context.platform.on_gpu
+        return decision_search(space, policy, space.draft_score, learner, rng, gpu=gpu), space
 
     def _taught(self, number: int) -> DecisionSearch:
         (search, space), name = self._decision_search(number), self.tasks[number].workload.name

@@ -311,14 +311,17 @@ def _by_ansor(
     report: OnBatch,
     interrupted: Callable[[], bool],
 ) -> Tuned:
-    best_s, budget = float("inf"), options.budget
+    earlier = read_trials(folder / JOURNAL_FILE)
+    best_s = min((trial.latency_s for trial in earlier), default=float("inf"))
+    budget, failed = options.budget, 0  # since the last report
 
     def each(trial: Trial) -> None:
-        nonlocal best_s
-        best_s = min(best_s, trial.latency_s)
+        nonlocal best_s, failed
+        best_s, failed = min(best_s, trial.latency_s), failed + (trial.error is not None)
         if trial.trial % budget.batch == 0 or trial.trial == budget.trials:
-            row = {"best_latency_s": best_s, "seconds": trial.elapsed_s, "failed": 0}
+            row = {"best_latency_s": best_s, "seconds": trial.elapsed_s, "failed": failed}
             report({"task": trial.task, "trials": trial.trial, **row})
+            failed = 0
 
     seconds = policy.run(
         workloads,

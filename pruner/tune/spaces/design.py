@@ -209,9 +209,13 @@ def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
         with suppress(*refused):
             if found := _spaces(module, target, fewer):
                 return name, found
-    lines = [line for line in str(first).strip().splitlines() if line.strip()]
-    why = (lines or [type(first).__name__])[-1].strip().removeprefix("Error message: ")
-    raise PrunerError(f"TVM's schedule rules refuse this function: {why}") from first
+    raise PrunerError(f"TVM's schedule rules refuse this function: {refusal(first)}") from first
+
+
+def refusal(error: Exception) -> str:
+    """Return the last line of an error, where TVM gives its reason."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1].strip().removeprefix("Error message: ")
 
 
 def _check_loops(module: Any, target: Any) -> None:

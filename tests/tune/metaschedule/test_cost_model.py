@@ -1,9 +1,11 @@
 """Our model behind TVM's own evolutionary search."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from pruner.tune.metaschedule import cost_model
+from pruner.tune.metaschedule import cost_model, session
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.metaschedule.test_strategy import cpu, opened
 
@@ -32,6 +34,33 @@ def test_before_any_measurement_it_orders_as_the_analyzer_does(measured):
     assert scores.dtype == np.float64
     assert ((scores > 0) & (scores < 1)).all()
     np.testing.assert_array_equal(np.argsort(scores), np.argsort(space.draft_score(rows)))
+
+
+class Stumbling:
+    """A context whose first draws raise, as some do on tensor cores."""
+
+    def __init__(self, context, fails):
+        self.context, self.left = context, fails
+
+    def __getattr__(self, name):
+        return getattr(self.context, name)
+
+    def generate_design_space(self):
+        self.left -= 1
+        if self.left >= 0:
+            raise load_tvm().s_tir.ScheduleError("An IR\nError message: not a stage pipeline")
+        return self.context.generate_design_space()
+
+
+@pytest.mark.parametrize(("fails", "alike"), [(2, False), (99, True)])
+def test_spaces_that_stop_tvm_are_drawn_again(measured, monkeypatch, fails, alike):
+    _, context, _, candidates = measured
+    task, told = session.MetaScheduleTask.of(context), []
+    task = replace(task, context=Stumbling(task.context, fails), log=told.append)
+    monkeypatch.setattr(session.MetaScheduleTask, "of", lambda _: task)
+    scores = cost_model(seed=0).predict(context, candidates)
+    assert (len(np.unique(scores)) == 1) == alike
+    assert told == ["main: all programs score alike: not a stage pipeline"] * alike
 
 
 def test_it_learns_from_results(measured):

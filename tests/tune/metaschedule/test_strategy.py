@@ -1,5 +1,6 @@
 """Our search inside TVM's tuning, without processes; which described device a target means."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,6 +79,20 @@ def test_the_first_round_is_that_of_our_own_loop(module, tmp_path):
     assert [one.schedule.mod.script() for one in ours] == theirs
     made = session.MetaScheduleSession(platform=None, analyzer=None, model=None, seed=3)
     assert made.analyzer(cpu(), print)
+
+
+@pytest.mark.parametrize(("target", "apart"), [("nvidia/nvidia-h100", 0.2), (None, 0.0)])
+def test_the_first_programs_of_a_gpu_lie_apart(module, tmp_path, monkeypatch, target, apart):
+    seen, make = [], RoundSettings.make
+
+    def noted(settings, *given):
+        seen.append(settings.first_apart)
+        return make(settings, *given)
+
+    monkeypatch.setattr(RoundSettings, "make", noted)
+    policy = replace(small(), first_apart=None)
+    tune(module, tmp_path, 1, policy=policy, target=target and target_of(target))
+    assert seen == [apart]
 
 
 def test_seeds(module, tmp_path):

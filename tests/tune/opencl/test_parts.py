@@ -72,6 +72,25 @@ def test_a_recorded_launch_is_read():
     assert sizes == {0: 256, 2: 64}
 
 
+def test_an_argument_that_no_kernel_reads_has_its_bytes(monkeypatch):
+    launch = "kernel 64 1 1 8 1 1 handle:1:256 handle:3:40"
+    monkeypatch.setattr(runtime, "_called", lambda *_: [launch])
+    given = [((3,), "int8"), ((8, 8), "float32"), ((), "float16")]
+    plan = launch_plan(None, given, "a target")
+    assert [argument["bytes"] for argument in plan["arguments"]] == [3, 256, 2]
+    assert plan["workspaces"] == [40]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int8", "uint8", "bool"])
+def test_random_inputs_of_an_exported_kernel_differ(dtype, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyopencl", SimpleNamespace())
+    exec(RUNNER, names := {"__name__": "run_opencl"})
+    found = names["drawn"]([4, 50], dtype)
+    assert (found.shape, found.dtype) == ((4, 50), dtype)
+    assert len(np.unique(found)) > 1
+    assert names["drawn"]([], dtype).shape == ()
+
+
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
     """The files of a pyopencl wheel with PoCL, and a user's cache folder."""
@@ -234,6 +253,38 @@ def test_a_device_that_is_lost_is_no_fault_of_its_program(pocl, tmp_path):
         (outcome,) = measured(made, [program(tmp_path, "good")])
     assert outcome.error == "run_no_device"
     assert not outcome.concerns_program
+
+
+LOSES = """extern "C" int clFinish(void*) { return -36; }"""
+FREES = """
+from pruner.tune.opencl.runtime import load_runtime
+from pruner.tune.tvm_import import load_tvm
+
+load_runtime()
+tvm = load_tvm().tvm
+device = tvm.device("opencl", 0)
+array = tvm.runtime.empty((4,), "float32", device)
+del array
+try:
+    device.sync()
+except Exception as error:
+    print(str(error).splitlines()[-1])
+"""
+
+
+def test_a_device_that_is_lost_ends_no_process(pocl, tmp_path):
+    """A loader whose wait fails as on a lost device; memory is freed then as ever."""
+    real, shim = runtime.driver_environment({}).get("PRUNER_OPENCL_LIBRARY"), tmp_path / "shim.so"
+    (tmp_path / "shim.cc").write_text(LOSES)
+    loader = ["-l:libOpenCL.so.1"] if real is None else [real, f"-Wl,-rpath,{Path(real).parent}"]
+    words = ["g++", "-shared", "-fPIC", "-Wl,--no-as-needed", "shim.cc", *loader, "-o", str(shim)]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FREES], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PRUNER_OPENCL_LIBRARY": str(shim)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "clFinish: CL_INVALID_COMMAND_QUEUE" in done.stdout
 
 
 PRODUCT = {"operator": "matmul", "m": 32, "n": 16, "k": 32, "epilogue": ["bias", "relu"]}

@@ -1,9 +1,11 @@
 """Ansor's child process: what it may import, and records that become a data root."""
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -12,6 +14,9 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
 from pruner.program.te.recorded_task import TaskReader
 from tests.paths import REPOSITORY
+from tests.tune.run.test_journal import trial, written
+
+CHILD = "pruner.tune.rivals.ansor_child"
 
 
 class WithoutTypeChecking(ast.NodeTransformer):
@@ -38,7 +43,7 @@ def test_children_import_nothing_the_ansor_environment_lacks(repository):
     """Directly or not; operators are found by name, so all their files count."""
     operators = repository / "pruner" / "program" / "dag" / "operators"
     waiting = [
-        "pruner.tune.rivals.ansor_child",
+        CHILD,
         *(f"pruner.program.dag.operators.{p.stem}" for p in operators.glob("*.py")),
     ]
     seen, outside = set(), set()
@@ -53,6 +58,35 @@ def test_children_import_nothing_the_ansor_environment_lacks(repository):
         outside |= {name.split(".")[0]} - {"pruner"}
     assert outside - set(sys.stdlib_module_names) == {"numpy"}
     assert {"pruner.data.quarantine", "pruner.program.dag.operators.windows"} <= seen
+
+
+@pytest.fixture
+def child(monkeypatch):
+    """The child process's module with a stand-in for TVM 0.19."""
+    for name in ("tvm", "tvm._ffi", "tvm.auto_scheduler", "tvm.te", "tvm.topi"):
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    sys.modules.pop(CHILD, None)
+    module = importlib.import_module(CHILD)
+    for name in ("end_with_parent", "make_model", "make_task", "tempfile"):
+        monkeypatch.setattr(module, name, MagicMock())
+    yield module
+    del sys.modules[CHILD]
+
+
+@pytest.mark.parametrize(("trials", "asked"), [(2, []), (3, ["round of 1"]), (5, ["3"])])
+def test_a_later_start_asks_for_what_the_journal_lacks(child, tmp_path, monkeypatch, trials, asked):
+    """Without a log: Ansor was interrupted in its first batch."""
+    whole = ("batch", "builders", "build_timeout_s", "run_timeout_s", "population", "generations")
+    spec = {**dict.fromkeys(whole, 1), "seed": 0, "trials": trials, "log": str(tmp_path / "log")}
+    path = written(tmp_path / "trials.jsonl", trial(1, [1.0]), trial(2, [3.0]))
+    monkeypatch.setattr(sys, "argv", ["", json.dumps({**spec, "journal": str(path)})])
+    found, ansor, task = [], child.ansor, child.make_task.return_value
+    ansor.TuningOptions.side_effect = lambda num_measure_trials, **_: str(num_measure_trials)
+    task.tune.side_effect = lambda options, **_: found.append(options)
+    one = ansor.SketchPolicy.return_value.continue_search_one_round
+    one.side_effect = lambda number, _: found.append(f"round of {number}")
+    child.main()
+    assert found == asked
 
 
 @pytest.mark.slow

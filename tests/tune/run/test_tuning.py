@@ -19,19 +19,21 @@ from pruner.search.policy import RandomDraws
 from pruner.tune import operator, this_cpu, tune, tuned_module
 from pruner.tune.deploy.kernels import deploy_kernels
 from pruner.tune.measure.jobs import Timing
-from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome, wait_for
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome, never, wait_for
 from pruner.tune.phases import Phases
+from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.run import setup
 from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import Database
 from pruner.tune.run.final_choice import FinalChoice, FinalProgram, _modelled
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.result import TaskOutcome, Tuned
+from pruner.tune.run.tuning import _by_ansor
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments, from_file, load_workloads
 from tests.paths import REPOSITORY
 from tests.tune.held import held_elsewhere
-from tests.tune.run.test_journal import trial
+from tests.tune.run.test_journal import trial, written
 from tests.tune.targets import target_of
 
 pytestmark = pytest.mark.tvm
@@ -380,3 +382,17 @@ def test_a_function_that_no_program_beats_is_kept_as_it_is(tmp_path, monkeypatch
     tensors = [tensor(values.astype(np.float32)) for values in (a, b, c)]
     tuned_module(tmp_path)["main"](*tensors)
     np.testing.assert_allclose(tensors[2].numpy(), a @ b, rtol=1e-4)
+
+
+def test_the_progress_of_ansor_has_failures_and_what_an_earlier_start_measured(tmp_path):
+    class Replayed(Ansor):
+        def run(self, *_, report, **__):
+            for number, error in ((3, "build_error"), (4, None), (5, None), (6, "run_error")):
+                report(trial(number, [] if error else [2.0 / number], error=error))
+            return {}
+
+    written(tmp_path / JOURNAL_FILE, trial(1, [0.45]), trial(2, [3.0]))
+    given, rows = options(budget=TuneBudget(trials=6, batch=2)), []
+    _by_ansor(Replayed(), [], given, tmp_path, rows.append, never)
+    found = [(row["trials"], row["best_latency_s"], row["failed"]) for row in rows]
+    assert found == [(4, 0.45, 1), (6, 0.4, 1)]

@@ -141,7 +141,9 @@ def test_a_program_that_breaks_the_device_costs_itself(platform, tmp_path):
     from tests.paths import CONF
 
     path = tmp_path / "programs.py"
-    path.write_text(programs("b[i + 1073741824] = a[i]"))
+    # an index that is known at run time only: others are refused
+    far = 'T.Cast("int32", a[i] + T.float32(1073741824))'
+    path.write_text(programs(f"b[i + {far}] = a[i]"))
     good, bad = (from_file(path, name)[0].module for name in ("good", "bad"))
     described = load_device(CONF / "platform" / f"{platform}.yaml")
     settings = MeasureSettings(timing=Timing(repeats=2, min_repeat_ms=1))

@@ -175,8 +175,11 @@ def timed(spec: dict[str, Any], path: str, best_s: float) -> dict[str, Any]:
 
 def make_task(spec: dict[str, Any]) -> Any:
     """Make Ansor's search task with explicit hardware parameters."""
+    made = tensors(te, topi, spec["operator"])
+    # a record has only the key: without this the model finds no program for it
+    ansor.workload_registry.register_workload_tensors(spec["key"], made)
     return ansor.SearchTask(
-        compute_dag=ansor.ComputeDAG(tensors(te, topi, spec["operator"])),
+        compute_dag=ansor.ComputeDAG(made),
         workload_key=spec["key"],
         target=tvm.target.Target(spec["target"]),
         hardware_params=ansor.HardwareParams(*spec["hardware_params"]),

@@ -91,7 +91,7 @@ def test_a_later_start_asks_for_what_the_journal_lacks(child, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_records_of_ansor_have_all_repeats_after_their_import(tmp_path):
-    """What `tune.py policy=ansor_tvm` logs is a data root after `pruner import_logs`."""
+    """What `tune.py policy=ansor_tvm` logs, also in a later start, is a data root."""
     if not (REPOSITORY / ".venv-ansor").is_dir():
         pytest.skip("Ansor is not installed; run: pruner collect setup=true")
     words = [
@@ -99,17 +99,18 @@ def test_records_of_ansor_have_all_repeats_after_their_import(tmp_path):
         "platform=cpu-sse4", "budget.trials=6", "budget.batch=3", "measure.repeats=5",
         "measure.min_repeat_ms=1", f"outputs={tmp_path}", "run_id=run",
     ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "tune.py", *words], capture_output=True, text=True, cwd=REPOSITORY,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    for given in (words, [f"resume={tmp_path / 'tune' / 'run'}", "budget.trials=7"]):
+        done = subprocess.run(
+            [sys.executable, "tune.py", *given], capture_output=True, text=True, cwd=REPOSITORY,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
     (log,) = tmp_path.rglob("ansor.json")
     with Quarantine() as quarantine:
         found = import_logs(
             log, tmp_path / "root", "cpu-sse4", quarantine, read_task=TaskReader(), compression="gz"
         )
-    assert (found.records, found.tasks, found.quarantined) == (6, 1, {})
+    assert (found.records, found.tasks, found.quarantined) == (7, 1, {})
     (path,) = (tmp_path / "root").rglob("matmul_16_16_16.json.gz")
     (task,) = read_tasks(path, Quarantine())
     trials = [json.loads(line) for line in (log.parent / "trials.jsonl").read_text().splitlines()]

@@ -35,7 +35,7 @@ from pruner.tune.run.database import Database, open_database, records_of
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, flops
 
-FOLDER = "drafted"
+FOLDER, SUMMARY = "drafted", DRAFTS
 _LIMIT_S, _MEMORY_BYTES = 600.0, 8 * GIB  # of one task
 _FLOPS_PER_BYTE = 10.0  # of a machine: below this intensity, bytes determine the time
 
@@ -139,7 +139,7 @@ def draft_tasks(
                 database.commit_json(task.module, done.record)
             known[task.name] = kept[task.name] = done.draft
             # after every task, so that an interrupted draft continues
-            write_json(folder / DRAFTS, [asdict(one) for one in known.values()], indent=1)
+            write_json(folder / SUMMARY, [asdict(one) for one in known.values()], indent=1)
             left_s = (time.perf_counter() - start) / finished * (len(rest) - finished)
             left = f"; about {left_s:.0f} s left" if finished < len(rest) else ""
             log(f"drafted {numbers[task.name]}/{len(tasks)}: {_line(done.draft)}{left}")
@@ -205,7 +205,7 @@ def answer_of(job: DraftJob, reply: Reply) -> Drafted:
 
 def read_drafts(folder: Path) -> dict[str, Draft]:
     """Read the drafts of a database's folder by task, if any."""
-    path = folder / DRAFTS
+    path = folder / SUMMARY
     with as_written(path):
         rows = read_json(path, list) if path.is_file() else []
         return {row["task"]: Draft(**row) for row in rows}

@@ -1,7 +1,11 @@
 """Errors of a user in one line: the problem, the value found, the fix."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+# of a disk that is full or broken; a write does not name its file
+OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class PrunerError(Exception):

@@ -10,6 +10,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,11 +18,11 @@ from glob import escape
 from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
-from pruner.errors import DataError, PrunerError
+from pruner.errors import OF_DISKS, DataError, PrunerError
 
 METRICS_FILE = "metrics.json"  # of every finished run
+_ABANDONED_S = 86400.0  # age of a partial file of another machine
 LOCK_FILE = ".lock"  # of a run folder: process and machine that hold it
-_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # a write does not name its file
 _SEAL = b',"crc32":"'
 _SEAL_BYTES = len(_SEAL) + 8 + 2  # the number in hexadecimal, a quote and a brace
 Json = TypeVar("Json")
@@ -37,10 +38,11 @@ def write_atomic(path: Path, *, lasting: bool = True) -> Iterator[Path]:
     # Machines may share the folder; eight digits, since a name has a longest length.
     host = f"{zlib.crc32(os.fsencode(socket.gethostname())):08x}"
     partial = path.with_name(f".{path.name}.{host}.{os.getpid()}.part")
-    # left by a kill here, or put there
-    for left in path.parent.glob(f".{escape(path.name)}.{host}.*.part"):
+    # left by a kill, or put there
+    for left in path.parent.glob(f".{escape(path.name)}.*.part"):
         number = left.suffixes[-2].removeprefix(".")
-        if left == partial or (number.isdigit() and not Path(f"/proc/{number}").exists()):
+        is_ours = left.name.startswith(f".{path.name}.{host}.") and number.isdigit()
+        if left == partial or (is_ours and not Path(f"/proc/{number}").exists()) or _is_old(left):
             left.unlink(missing_ok=True)
     try:
         yield partial
@@ -50,11 +52,18 @@ def write_atomic(path: Path, *, lasting: bool = True) -> Iterator[Path]:
         if lasting:
             names_to_disk(path.parent)
     except OSError as error:
-        if error.filename is None and error.errno in _OF_DISKS:  # name the file in the message
+        if error.filename is None and error.errno in OF_DISKS:  # name the file in the message
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _is_old(path: Path) -> bool:
+    """True for a partial file that no process of another machine can be writing any more."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_mtime < time.time() - _ABANDONED_S
+    return False
 
 
 def names_to_disk(folder: Path) -> None:

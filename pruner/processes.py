@@ -27,7 +27,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pruner.errors import PrunerError
+from pruner.errors import OF_DISKS, PrunerError
 
 _PR_SET_PDEATHSIG, _PRIVATE = 1, 0o700
 _LONGEST = 75  # bytes of the name of our folder: below it come 32, and a socket's name has 107
@@ -136,10 +136,12 @@ def _take_jobs(jobs: Sequence[Any], run: Callable[[Any], Any], taken: Any, resul
             done = Done(run(jobs[number]))
         except PrunerError as error:
             done = Done(error=error)
-        except OSError as error:  # a disk that is full
-            reason = f"{error.filename or 'files'}: {error.strerror or error}"
-            done = Done(error=PrunerError(reason))
-        except Exception as error:  # a bug
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in OF_DISKS:  # full, for example
+                reason = f"{error.filename or 'files'}: {error.strerror or error}"
+                results.send(Done(error=PrunerError(reason)))
+                continue
+            # a bug
             traceback.print_exc()
             done = Done(error=PrunerError(f"{type(error).__name__}: {error}"))
         results.send(done)

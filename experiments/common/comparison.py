@@ -382,7 +382,7 @@ class Comparison:
         seconds = self._clock() - start
         self.log(f"{step.name}: {ended.how}, {seconds:.0f} s")
         if ended.well:
-            if step.made is not None:
+            if step.made is not None and step.made.is_file():
                 step.leaves.parent.mkdir(parents=True, exist_ok=True)
                 write_json(step.leaves, read_json(step.made), indent=1)
             # its size includes the work of earlier starts

@@ -70,13 +70,18 @@ class Cell:
         return frozenset(task.name for task in self.run.tasks if task.tuned)
 
 
-def prefixes_of(folder: Path) -> tuple[list[Point], float | None]:
-    """The built prefixes in the folder of a rival, and when its network was final."""
-    path = folder / PREFIXES_FILE
-    if not path.is_file():
+def prefixes_of(rival: Path, ours: Path) -> tuple[list[Point], float | None]:
+    """The built prefixes beside a rival, and when its network was final.
+
+    Earlier campaigns have the file in our folder only; it names the rival.
+    """
+    path = next((p for f in (rival, ours) if (p := f / PREFIXES_FILE).is_file()), None)
+    if path is None:
         return [], None
     with as_written(path):
         found = read_json(path, dict)
+        if Path(found.get("rival", rival)).name != rival.name:
+            return [], None
         return [Point(**row) for row in found["points"]], found["settled_s"]
 
 

@@ -205,8 +205,15 @@ class Campaign(Comparison):
         return Step(name=name, words=words, leaves=leaves, made=made, kind="prefixes", needs=needs)
 
     def race(self, network: str) -> Path:
-        """The file of our final network beside the rival's; a file for each layout."""
-        return self.folder(network, RIVAL, 0) / RACE_FILE
+        """The file of our final network beside the rival's; a file for each layout.
+
+        Earlier campaigns have it in our folder only, where the rival has the name of its folder.
+        """
+        rival, ours = self.folder(network, RIVAL, 0), self.folder(network, OURS, 0)
+        earlier = ours / COMPARISON_FILE
+        compared = SideBySide.read(earlier)
+        is_earlier = compared is not None and rival.name in compared.by_name
+        return earlier if is_earlier and not (rival / RACE_FILE).is_file() else rival / RACE_FILE
 
     def _beside(
         self, folder: Path, words: list[str], needs: tuple[Step, ...], leaves: Path | None = None
@@ -246,7 +253,8 @@ def cells_of(campaign: Campaign) -> list[Cell]:
     for network in networks:
         for seed in range(options.seeds):
             imported_s, drafted_s = campaign.starts(network, seed)
-            points, settled_s = prefixes_of(campaign.folder(network, RIVAL, seed))
+            ours, rival = (campaign.folder(network, policy, seed) for policy in (OURS, RIVAL))
+            points, settled_s = prefixes_of(rival, ours)
             for policy in POLICIES:
                 folder = campaign.folder(network, policy, seed)
                 if folder not in done:

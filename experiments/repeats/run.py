@@ -501,6 +501,8 @@ def run(options: Options) -> dict[str, Any]:
         if options.factor not in FACTORS:
             known = ", ".join(f"{factor:g}" for factor in FACTORS)
             raise PrunerError(f"factor={options.factor:g}: not in the tables; known: {known}")
+        if out.resolve() == HERE and (options.factor, options.trials) != (1.2, 32):
+            raise PrunerError("live.csv here has factor=1.2 and trials=32: add out=DIR")
         runs = LiveRuns(options)
         runs.run_all()
         rows = list(runs.rows())

@@ -182,11 +182,10 @@ def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload
         known = NetworkRequest.read(folder / REQUEST).source.name
         path, written_s = source.path, (folder / TASKS).stat().st_mtime
         is_newer = path is not None and path.is_file() and path.stat().st_mtime > written_s
-        if is_newer or known not in (source.name, source.resolved.name):
-            raise PrunerError(
-                f"{folder} has the tasks of another network, {known}, or of an earlier file; "
-                "choose another out="
-            )
+        if known not in (source.name, source.resolved.name):
+            raise PrunerError(f"{folder} has the tasks of another network, {known}; choose out=")
+        if is_newer:
+            say(f"{folder} has the tasks of an earlier {path}; another out= imports it again")
     else:
         folder.mkdir(parents=True, exist_ok=True)
         form = network_format(platform.device, precision="float32")

@@ -70,6 +70,8 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     folder = open_run(config, "results_table", "-".join(config.platforms), earlier)
     torch.set_num_threads(1)  # processes share the cores; every fit has its own num_threads
     out = Path(config.out or folder)
+    for name in config.platforms:  # before the fits of any platform
+        _table(config, root, folder).check(name, list(config.seeds), kept)
     for name in config.platforms:
         table = _table(config, root, folder)
         for row in table.rows(name, cells[name], list(config.seeds), kept):

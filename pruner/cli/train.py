@@ -211,14 +211,20 @@ def _reopen(folder: Path, config: DictConfig) -> None:
             f"resume={folder}: this run is finished (metrics.json); "
             f"a larger trainer.max_epochs=N continues it"
         )
+    if load_metrics(folder) is not None and max(done.values()) < before:
+        raise PrunerError(
+            f"resume={folder}: this run is finished, and nothing is left to train (trees, or fits "
+            "that patience= ended)"
+        )
     if epochs < max(done.values(), default=0):
         raise PrunerError(
             f"resume={folder}: a fit of {max(done.values())} epochs is finished; give "
             f"trainer.max_epochs={max(done.values())} or more"
         )
-    for path in done if epochs > before else ():
-        path.rename(path.with_name(f"metrics-{done[path]}-epochs.json"))
-    save_config(folder, config)  # a later start continues with these options
+    if epochs > before:
+        for path, number in done.items():
+            path.rename(path.with_name(f"metrics-{number}-epochs.json"))
+        save_config(folder, config)  # a later start continues with these options
 
 
 def _epochs_of(path: Path) -> int:

@@ -27,9 +27,6 @@ from pruner.tune.tvm_import import cpus_only
 from pruner.tune.workloads import arguments, load_workloads
 
 _NETWORK = "leave variants out, or name network=MODULE:FACTORY (docs/variants.md, single operators)"
-_NOT_DRAFTED = (
-    "spaces", "verify", "refit", "task_order", "online_fit", "budget.batch", "budget.tolerance"
-)  # fmt: skip
 ENDS = ("trials", "seconds", "patience")  # of a budget
 MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy")  # may change
 
@@ -77,8 +74,6 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:
         effort.budget(plain(config.budget), None)  # refuses an end that would have no effect
-        if folder is None:
-            check_idle("tune", config, _NOT_DRAFTED, "effort=draft measures and learns nothing")
         words = [word for word in words_of("policy") if word != NETWORK_POLICY]
         chosen = f"policy={choice('policy')}"
         if folder is None and chosen != NETWORK_POLICY and not words:

@@ -24,9 +24,10 @@ import orjson
 from pruner.data.parse import MAX_LATENCY_S
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.stream import read_lines
+from pruner.errors import DataError
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
-DRAFTS = "drafted.json"  # in a folder whose records are drafts of a network
+DRAFT_FOLDER, DRAFTS = "drafted", "drafted.json"  # the second in a folder of a network's drafts
 _RENAMED = {"GetBlock": "GetSBlock"}
 # Fields that instructions got over the releases, with the values that earlier releases meant.
 _ATTRIBUTES: dict[str, list[Any]] = {
@@ -84,6 +85,9 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
     drafts = {path.parent for path in files if path.name == DRAFTS}
     files = [path for path in files if path.parent not in drafts and path.name[0] != "."]
     kinds = {path: _kind(path) for path in files if path.is_file()}
+    named = {logs, logs.parent, logs / DRAFT_FOLDER}
+    if drafts & named and RECORDS not in kinds.values():
+        raise DataError(f"{logs}: drafts of a network, which nothing measured; tune it first")
     workloads = [path for path, kind in kinds.items() if kind == WORKLOADS]
     pairs = []
     for path in (path for path, kind in kinds.items() if kind == RECORDS):

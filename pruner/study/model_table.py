@@ -101,18 +101,7 @@ class ResultsTable:
     def rows(
         self, platform: str, cells: Sequence[TableCell], seeds: Sequence[int], kept: Set[CellKey]
     ) -> Iterator[Row]:
-        """Yield a platform's rows that are not in `kept`, as they are made.
-
-        Raises PrunerError, before any fit, where a checkpoint has seen the work of a test task.
-        """
-        judged = [
-            (cell, path)
-            for seed in seeds
-            for name, path in self.checkpoints.items()
-            if (cell := TableCell(platform=platform, model=name, seed=seed)).key not in kept
-        ]
-        for cell, path in judged:
-            self._refuse_seen(cell, path)
+        """Yield a platform's rows that are not in `kept`, as they are made."""
         missing = [cell for cell in cells if cell.key not in kept]
         jobs = [
             Job(
@@ -130,7 +119,7 @@ class ResultsTable:
         found = results(jobs, num_workers=self.num_workers, log=self.log, again=again)
         for cell, metrics in zip(missing, found, strict=True):
             yield row_of(cell, metrics)
-        for cell, path in judged:
+        for cell, path in self._judged(platform, seeds, kept):
             ranker, _, programs, split = self._opened(cell, path)
             report = judge(ranker, programs, split, min_programs=self.min_programs)
             yield row_of(cell, {**report.metrics, "split": split.name})
@@ -142,6 +131,21 @@ class ResultsTable:
         spec = ReadSpec(dataflow=info.dataflow, draft=ranker.reads_draft)  # type: ignore[arg-type]
         programs = self.programs(((cell.platform,), spec))
         return ranker, info, programs, self.split(programs.keys, cell.seed)
+
+    def check(self, platform: str, seeds: Sequence[int], kept: Set[CellKey]) -> None:
+        """Raise PrunerError where a checkpoint has seen the work of a platform's test task."""
+        for cell, path in self._judged(platform, seeds, kept):
+            self._refuse_seen(cell, path)
+
+    def _judged(
+        self, platform: str, seeds: Sequence[int], kept: Set[CellKey]
+    ) -> list[tuple[TableCell, Path]]:
+        cells = [
+            (TableCell(platform=platform, model=name, seed=seed), path)
+            for seed in seeds
+            for name, path in self.checkpoints.items()
+        ]
+        return [(cell, path) for cell, path in cells if cell.key not in kept]
 
     def _refuse_seen(self, cell: TableCell, path: Path) -> None:
         _, info, _, split = self._opened(cell, path)

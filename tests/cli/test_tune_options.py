@@ -247,7 +247,6 @@ def test_the_draft_counts_the_cores_of_the_target():
         (["input=1x3"], "add network=NAME"),
         (["network=dcgan", "effort=draft", "compile_only=true"], "effort=draft measures and lea"),
         (["network=dcgan", "effort=draft", "warm_start=[a]"], "effort=draft measures and learns"),
-        (["network=dcgan", "effort=draft", "spaces=replay"], "leave spaces= out: effort=draft"),
         (["precision=float16"], "leave precision= out: it is of a network (network=NAME)"),
         (["network=dcgan", "effort=draft", "policy=random"], "policy=random: effort=draft has a"),
         (["network=dcgan", "effort=draft", "policy.first=lm"], "policy.first=lm: effort=draft has"),

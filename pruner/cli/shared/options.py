@@ -120,6 +120,7 @@ NEVER_NULL = {"adaptation", "loss", "model", "policy"}  # arguments of ours; a n
 SEVERAL_BY_DEFAULT_ONE = {"method", "workload", "platform"}  # text that may be a list
 
 # Options of earlier versions and their present names; old run folders are read through it.
+NO_EFFECT = ("name", "folder", "about")  # of logger=; earlier versions took and ignored them
 RENAMED = {"beside": "baselines", "measure.alone": "measure.exclusive"}
 
 # Options that share a rule. Some have no default that would show their kind.
@@ -165,7 +166,7 @@ _SHARED: Sequence[tuple[Rule, str]] = (
 RULES: dict[str, Rule] = {
     **{name: rule for rule, names in _SHARED for name in names.split()},
     "platform": CHOSEN,
-    **dict.fromkeys(("logger.name", "logger.folder", "logger.about"), NOT_GIVEN),
+    **dict.fromkeys((f"logger.{name}" for name in NO_EFFECT), NOT_GIVEN),
     "data.root": Rule(_optional(_text), "a folder (a number in quotes: \"'3'\")"),
     "networks": Rule(lambda v: TEXT.accepts(v) or NAMES.accepts(v), "a list [...] of names"),
     "leave_out": Rule(

@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pruner.cli.shared.options import RENAMED, check_options, plain
+from pruner.cli.shared.options import NO_EFFECT, RENAMED, check_options, plain
 from pruner.cli.shared.trust import named_code
 from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_text
@@ -121,7 +121,10 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
 
 
 def rename_options(config: DictConfig) -> None:
-    """Give options of earlier versions their present names."""
+    """Give options of earlier versions their present names; drop those without effect."""
+    if isinstance(config.get("logger"), DictConfig):
+        for name in NO_EFFECT:
+            config.logger.pop(name, None)
     for old, new in RENAMED.items():
         path, _, key = old.rpartition(".")
         node = OmegaConf.select(config, path) if path else config
@@ -177,6 +180,7 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
             refused.append(override)
     if refused:
         raise PrunerError(
-            f"resume continues the run as it was; leave out {' '.join(refused)}, or start a new run"
+            f"resume continues the run as it was, with its experiment=; leave out "
+            f"{' '.join(refused)}, or start a new run"
         )
     return earlier

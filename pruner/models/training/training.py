@@ -134,7 +134,7 @@ class StopFlat(Callback):
         epoch = trainer.current_epoch
         if self._average is not None and self._average < self._lowest:
             self._lowest, self._lowest_epoch = self._average, epoch
-        elif epoch - self._lowest_epoch >= self.patience:
+        elif epoch - self._lowest_epoch >= self.patience and epoch + 1 >= (trainer.min_epochs or 0):
             self.stopped = trainer.should_stop = True
 
     def state_dict(self) -> dict[str, Any]:

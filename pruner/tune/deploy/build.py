@@ -125,6 +125,7 @@ def build_here(
         return built
     with watch.time("reference"):
         notes = _reference(request.source, library.parent, threads, built.interface)
+    notes = [*notes, *built.notes]
     return replace(built, notes=notes, seconds={**built.seconds, **watch.seconds})
 
 
@@ -173,7 +174,7 @@ def _made_from(
     lowered = (folder / LOWERED).stat()
     places = [folder / REQUEST, folder / TASKS]
     places += [place / name for place in sources.values() for name in (RECORDS, WORKLOADS)]
-    parts = [software(), threads, lowered.st_mtime_ns, lowered.st_size]
+    parts = [software(), threads, *sources, lowered.st_mtime_ns, lowered.st_size]
     parts += [(path.name, digest_of([path]) if path.is_file() else None) for path in places]
     return sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -192,6 +193,7 @@ def _earlier(folder: Path, library: Path, made_from: str | None) -> Built | None
             signed = found.pop("signed")
             interface = Interface.of_json(found["interface"])
             parts = {"applied": Applied(**found["applied"]), "interface": interface}
+            parts["notes"] = ["an earlier command built this library from the same results"]
             # a checked library was moved to its place in the run folder
             places = [library, *([folder / LIBRARY] if library.parent == folder / WORK else [])]
             for path in places:

@@ -177,6 +177,8 @@ def deploy_network(
     log("building the network")
     library, log_file = folder / WORK / LIBRARY, folder / LOG
     built = build_network(folder, sources, library, log_file, threads=platform.cores, worker=worker)
+    if built.library != library:  # of an earlier command: aside until it is checked again
+        built = replace(built, library=built.library.replace(library))
     deployed = _summary(folder, request, tasks, measured, built, platform, watch)
     try:
         deployed = _checked(

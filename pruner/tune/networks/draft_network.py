@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from pruner.arrays import dtype_bytes
-from pruner.data.metaschedule import DRAFTS
+from pruner.data.metaschedule import DRAFT_FOLDER, DRAFTS
 from pruner.files import as_written, held, read_json, write_json
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.processes import Reply, WorkerPool, preload
@@ -35,7 +35,7 @@ from pruner.tune.run.database import Database, open_database, records_of
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, flops
 
-FOLDER, SUMMARY = "drafted", DRAFTS
+FOLDER, SUMMARY = DRAFT_FOLDER, DRAFTS
 _LIMIT_S, _MEMORY_BYTES = 600.0, 8 * GIB  # of one task
 _FLOPS_PER_BYTE = 10.0  # of a machine: below this intensity, bytes determine the time
 

@@ -233,6 +233,8 @@ class KeptImport:
                 Path(made).mkdir()  # which the context removes
             # the user may keep other folders beside ours
             ours = [*entry.parent.glob("[0-9a-f]" * _DIGITS), *entry.parent.glob(f"{_UNFINISHED}*")]
+            earlier = entry.parent.glob("." + 8 * "?")  # unfinished folders of earlier versions
+            ours += [one for one in earlier if any((one / name).is_file() for name in _FILES)]
             drop_oldest(ours, _MOST_BYTES)
 
     def _find(self) -> Path | None:

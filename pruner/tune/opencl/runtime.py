@@ -16,8 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from pruner.arrays import dtype_bytes
 from pruner.errors import MissingExtra, PrunerError
 from pruner.tune.kinds import OPENCL
 from pruner.tune.tvm_import import load_tvm
@@ -347,7 +346,7 @@ def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any
     return {
         "target": target,
         "arguments": [
-            {"shape": list(shape), "dtype": dtype, "bytes": prod(shape) * np.dtype(dtype).itemsize}
+            {"shape": list(shape), "dtype": dtype, "bytes": prod(shape) * dtype_bytes(dtype)}
             for shape, dtype in arguments
         ],
         "workspaces": [sizes[number] for number in sorted(sizes) if number >= len(arguments)],

@@ -96,7 +96,7 @@ def _tuned(
     meter = run_meter(options)
     phases, own = Phases(), work_dir.resolve() == folder.resolve()
     database = Database(None) if options.compile_only else open_database(work_dir, own=own, log=log)
-    if not own:
+    if not own and not read_trials(folder / JOURNAL_FILE):
         records = database.tvm_database.get_all_tuning_records()
         other = foreign_target(records, options.platform.target)
         if other is not None and not options.compile_only:

@@ -63,7 +63,7 @@ class Fields:
 
     def matmul(self, left: Array, right: Array) -> Array:
         """Multiply [samples, batch, m, k] and [samples, batch, k, n]."""
-        ends = range(0, left.shape[-1], _SUMMANDS)
+        ends = range(0, max(1, left.shape[-1]), _SUMMANDS)
         parts = [
             self._product(left[..., k : k + _SUMMANDS], right[..., k : k + _SUMMANDS, :])
             for k in ends

@@ -38,6 +38,8 @@ class Forecaster:
         with quiet(), command_config("predict", words) as config:
             idle = (*OF_RECORDS, *_OF_TABLES)
             check_idle("predict", config, idle, "it has no effect on a Forecaster")
+            if list(config.networks) != ["module"]:
+                raise PrunerError("leave networks= out: it has no effect on a Forecaster")
             self._forecaster = forecaster_of(config)
 
     def __call__(

@@ -76,6 +76,10 @@ def optimize(
     words = {"effort": effort, "budget.seconds": seconds, "budget.trials": trials}
     words |= {"layout": layout, "seed": seed, "network": f"{type(model).__name__}.pt2"}
     overrides = [f"{key}={value}" for key, value in words.items() if value is not None]
+    given = {word.lstrip("+").partition("=")[0] for word in options}
+    if taken := given & {"network", *(["target"] if threads is not None else [])}:
+        why = "its module is the network" if "network" in taken else "threads= chooses the target"
+        raise PrunerError(f"leave {min(taken)}= out of the options of optimize: {why}")
     if threads is not None:
         overrides.append(f"target={{kind:llvm,mcpu:{host_cpu()},num-cores:{threads}}}")
     with quiet(not progress):

@@ -80,7 +80,12 @@ def source_example(setting: Setting, method: str, most: int) -> Example:
     # training.
     seen = store.relative() if ranker.relative else store
     chosen = normalised(seen.subset(index), ranker.scaler)
-    return Example(store=chosen, index=OnlineFit.learnable(chosen))
+    learnable = OnlineFit.learnable(chosen)
+    if not len(learnable):
+        raise PrunerError(
+            f"{method}: num_source={most} has no source task with two programs; give more"
+        )
+    return Example(store=chosen, index=learnable)
 
 
 class Adaptation(ABC):

@@ -89,6 +89,8 @@ class LastEpochs(Callback):
         self.count += 1
         for name, value in weights.items():
             known = self.mean.get(name)
+            if known is not None and known.device != value.device:  # a saved state is on the CPU
+                known = self.mean[name] = known.to(value.device)
             if known is None or not value.is_floating_point():
                 self.mean[name] = value.clone()
             else:

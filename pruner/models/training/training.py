@@ -236,7 +236,8 @@ def ctrl_c_passes() -> Iterator[None]:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Run the body with torch's generator seeded, then restore its state."""
-    with torch.random.fork_rng():
+    # without devices: their generators would start CUDA, after which no process can be forked
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
@@ -386,6 +387,7 @@ def fit_network(
             _consider(keep, GIVEN, module, data, process)
         _run(trainer, module, data, resumed)
     ended = trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs
+    ended = ended or 0 <= trainer.max_steps <= trainer.global_step  # -1: no limit
     if ended and averaged and averaged[0].count:
         module.load_state_dict(averaged[0].mean)
         _consider(keep, AVERAGED, module, data, process)

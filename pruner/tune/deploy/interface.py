@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pruner.errors import PrunerError
+from pruner.tune.measure.targets import vectors_of
 from pruner.tune.networks.signature import INPUTS, OUTPUTS, PRECISION, ROUNDS
 from pruner.tune.tvm_import import load_tvm
 
@@ -38,7 +39,8 @@ class Interface:
     ``outputs`` and ``arguments``: the structures of outputs and of arguments by position and by
     name (:mod:`pruner.tune.networks.signature`); None: a tensor or a tuple, and tensors by
     position. ``device``: cpu or cuda. ``threads``: cores that it was built for. ``precision``: the
-    coarsest type of its numbers. ``rounds``: it quantises.
+    coarsest type of its numbers. ``rounds``: it quantises. ``vectors``: the CPU's vector
+    instructions that it needs, as LLVM names them.
     """
 
     inputs: Sequence[Input]
@@ -48,6 +50,7 @@ class Interface:
     arguments: Any = None
     precision: str = "float32"
     rounds: bool = False
+    vectors: Sequence[str] = ()
 
     @staticmethod
     def of(module: Any, target: Any, threads: int) -> Interface:
@@ -64,6 +67,7 @@ class Interface:
             arguments=json.loads(str(main.attrs.get(INPUTS, "null"))),
             precision=str(main.attrs.get(PRECISION, "float32")),
             rounds=bool(main.attrs.get(ROUNDS, False)),
+            vectors=_vectors(target),
         )
 
     @staticmethod
@@ -76,6 +80,12 @@ class Interface:
         """Make an interface of its JSON."""
         inputs = [Input(**{**one, "shape": tuple(one["shape"])}) for one in found["inputs"]]
         return Interface(**{**found, "inputs": inputs})
+
+
+def _vectors(target: Any) -> list[str]:
+    if target.kind.name != "llvm" or target.attrs.get("mcpu") is None:
+        return []
+    return vectors_of(load_tvm().tvm.target.codegen.llvm_get_cpu_features(target))
 
 
 def with_interface(module: Any, interface: Interface) -> Any:

@@ -20,6 +20,7 @@ from pruner.errors import DataError, MissingExtra, PrunerError
 from pruner.files import write_atomic
 from pruner.tune.deploy.built_files import REPORT
 from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged, flattened
+from pruner.tune.measure.targets import hidden_vectors
 
 _ALIGNED = 64  # bytes; vector instructions of the programs rely on it
 _NUMBER, _BIND = "TVM_NUM_THREADS", "TVM_BIND_THREADS"
@@ -44,6 +45,9 @@ class _Environment:
     @contextmanager
     def of(self, threads: int) -> Iterator[int]:
         """Yield the number of threads: `threads`, unless ``TVM_NUM_THREADS`` was set."""
+        given = os.environ.get(_NUMBER)
+        if given is not None and not self._running and not given.isdigit():
+            raise PrunerError(f"{_NUMBER}={given}: it must be a whole number")
         with self._lock:
             if not self._running:
                 self._before = {name: os.environ.get(name) for name in (_NUMBER, _BIND)}
@@ -63,6 +67,19 @@ class _Environment:
 
 
 _environment = _Environment()
+
+
+class _Process:
+    """Whether a network has run in this process, and whether it was forked since."""
+
+    ran = forked = False
+
+    @staticmethod
+    def mark_fork() -> None:
+        _Process.forked = _Process.ran
+
+
+os.register_at_fork(after_in_child=_Process.mark_fork)
 
 
 class Network:
@@ -93,6 +110,11 @@ class Network:
                 "pruner deploy run=RUN builds that of a run again"
             ) from error
         self.interface = Interface.read(str(text))
+        if lacking := hidden_vectors(self.interface.vectors):
+            raise PrunerError(
+                f"{path}: built for a CPU with {', '.join(lacking[:3])}, which this machine lacks; "
+                "tune the network on this machine, or for its instructions (target=)"
+            )
         self._device = self._tvm.runtime.device(self.interface.device, 0)
         try:
             self._main = machine(library, self._device)["main"]
@@ -132,6 +154,12 @@ class Network:
             self._of_torch(value, one, torch) if of_torch else self._of_numpy(value, one)
             for value, one, of_torch in zip(inputs, wanted, is_torch, strict=True)
         ]
+        if _Process.forked and self.interface.threads > 1:
+            raise PrunerError(
+                "this process was forked after a network had run, without TVM's threads: start it "
+                "with spawn, or fork before the first call"
+            )
+        _Process.ran = True
         with self._turn, _environment.of(self.interface.threads) as threads:
             if self.interface.device == "cpu" and getattr(_pool, "threads", None) != threads:
                 # the pool of this thread is created by this call
@@ -181,6 +209,10 @@ class Network:
             shutil.copyfile(self.path, partial)
         return path
 
+    def __reduce__(self) -> Any:
+        """Copy by the path of the library, which has everything."""
+        return _again, (self.path.resolve(), self.latency_s, self.folder)
+
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
         known = "" if self.latency_s is None else f", {1e3 * self.latency_s:.4g} ms"
@@ -188,7 +220,9 @@ class Network:
 
     def _of_torch(self, value: Any, wanted: Input, torch: Any) -> Any:
         dtype = str(value.dtype).removeprefix("torch.")
-        self._check(wanted, tuple(value.shape), dtype, value.device.type)
+        # TVM has the first GPU
+        device = str(value.device) if value.device.index else value.device.type
+        self._check(wanted, tuple(value.shape), dtype, device)
         if value.requires_grad:
             if torch.is_grad_enabled():
                 raise PrunerError(
@@ -231,6 +265,10 @@ def load(path: str | Path) -> Network:
         PrunerError: TVM is not installed, or the library is for a device that is not here.
     """
     return Network(path)
+
+
+def _again(path: Path, latency_s: float | None, folder: Path | None) -> Network:
+    return Network(path, latency_s=latency_s, folder=folder)
 
 
 def _runtime() -> tuple[Any, Any]:

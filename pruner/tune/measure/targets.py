@@ -39,6 +39,11 @@ def missing_flags(target: CpuTarget, cpuinfo: Path = Path("/proc/cpuinfo")) -> l
     return [flag for flag in target.cpu_flags if flag not in present]
 
 
+def vectors_of(features: Iterable[str]) -> list[str]:
+    """Select the vector instruction sets among LLVM's `features`."""
+    return sorted(_VECTORS & set(map(str, features)))
+
+
 def hidden_vectors(features: Iterable[str], cpuinfo: Path = Path("/proc/cpuinfo")) -> list[str]:
     """Return the vector instruction sets of LLVM's `features` that are hidden here."""
     present = _flags(cpuinfo)

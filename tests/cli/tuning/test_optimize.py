@@ -148,6 +148,8 @@ def test_a_module_that_cannot_be_taken_is_told_in_one_line(module, given, told, 
         ({"layout": "HWNC"}, "layout=HWNC: choose auto, NCHW or NHWC"),
         ({"threads": 0}, "num-cores must be at least 1"),
         ({"options": ["sead=3"]}, "sead is unknown; did you mean seed"),
+        ({"options": ["network=resnet50"]}, "leave network= out .* its module is the network"),
+        ({"threads": 1, "options": ["target=host"]}, "leave target= out .* threads= chooses"),
         ({"options": ["list=true"]}, "leave list= out: optimize starts a new run"),
     ],
 )

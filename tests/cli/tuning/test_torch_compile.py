@@ -8,6 +8,7 @@ import torch
 from torch._dynamo.exc import BackendCompilerFailed
 
 from pruner.cli.tuning import torch_compile
+from pruner.errors import PrunerError
 from tests.cli.tuning.modules import assert_alike, made
 from tests.paths import REPOSITORY
 
@@ -63,6 +64,17 @@ def test_gradients_and_open_sizes_are_refused(monkeypatch):
         network(image)
         with pytest.raises(BackendCompilerFailed, match="needs fixed sizes"):
             network(torch.cat([image, image]))
+
+
+def test_equal_blocks_do_not_share_weights(monkeypatch):
+    """torch compiles equal blocks once; the weights of the first would be used for all."""
+    monkeypatch.setattr(torch_compile, "optimize", lambda module, inputs: module)
+    one, two, x = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.randn(2, 4)
+    network = torch.compile(lambda block, x: block(x) * 2, backend=torch_compile.backend)
+    with torch.no_grad():
+        assert_alike(network(one, x), one(x) * 2)
+        with pytest.raises(PrunerError, match="with other weights"):
+            network(two, x)
 
 
 class Changes(torch.nn.Module):

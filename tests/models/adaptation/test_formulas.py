@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.distill import distillation
 from pruner.models.adaptation.ewc import elastic_penalty, fisher_diagonal
@@ -230,3 +231,8 @@ def test_decay_moves_weights_that_have_no_gradient(fit, moves):
     rate = 7e-4
     lost = 0.0625 - network[0].b.item()
     assert lost == pytest.approx(40 * rate, rel=0.3) if moves else lost == 0.0
+
+
+def test_no_source_programs_are_refused_instead_of_endless_batches(world):
+    with pytest.raises(PrunerError, match="num_source=0 has no source task with two programs"):
+        MultiTask(setting(world), num_source=0)

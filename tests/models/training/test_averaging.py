@@ -9,6 +9,7 @@ from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.training.averaging import AVERAGED, LastEpochs, greedy, mean_weights
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
+from pruner.models.training.training import build_network
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic
 from tests.models.training.test_start import A, recipe, split, tasks, weights
@@ -47,6 +48,21 @@ def made(monkeypatch):
         lambda number: found.append(_Trace(number)) or found[-1],
     )
     return found
+
+
+def test_a_saved_mean_goes_to_the_device_of_the_weights():
+    """A saved state is on the CPU; ``meta`` is another device."""
+    running = LastEpochs(2)
+    running.load_state_dict({"count": 1, "mean": {"w": torch.ones(2)}, "newest": 3})
+    running.add({"w": torch.ones(2, device="meta")})
+    assert running.mean["w"].device.type == "meta"
+
+
+def test_building_a_network_touches_no_gpu(monkeypatch):
+    """Copies of a process that has started CUDA cannot use it."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda *_: pytest.fail("starts CUDA"))
+    build_network(lambda: torch.nn.Linear(2, 2), 0)
 
 
 class _Trace(LastEpochs):

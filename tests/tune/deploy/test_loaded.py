@@ -1,10 +1,14 @@
 """A library as a callable: structure, types, copies, refusals, with and without torch."""
 
+import copy
 import json
+import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +18,7 @@ from torch import nn
 from pruner import load
 from pruner.cli.tuning.optimize import _exported
 from pruner.errors import DataError, PrunerError
+from pruner.tune.deploy import loaded
 from pruner.tune.deploy.build import build_here
 from pruner.tune.networks.extraction import write_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest
@@ -196,6 +201,38 @@ def test_it_uses_the_threads_it_was_built_for(network, two, monkeypatch):
     assert found == [min(2, os.cpu_count()), 1]
     # TVM reads it at every call, and with 1 it uses no pool: half of two processors
     assert at_call == [max(2, os.cpu_count()), 1]
+
+
+def test_a_network_can_be_copied_by_the_path_of_its_library(network, two):
+    _, inputs, _ = two
+    for other in (pickle.loads(pickle.dumps(network)), copy.deepcopy(network)):
+        assert torch.equal(other(*inputs)["both"], network(*inputs)["both"])
+
+
+def test_a_fork_after_a_call_is_refused_in_a_line(network, two, monkeypatch):
+    """TVM's threads are not copied: the call would never return."""
+    assert network(*two[1]) is not None
+    pool = multiprocessing.get_context("fork").Pool(1)
+    with pool, pytest.raises(PrunerError, match="forked after a network had run"):
+        pool.apply_async(network, two[1]).get(20)
+
+
+def test_wrong_numbers_of_threads_and_missing_instructions_are_told(network, two, monkeypatch):
+    monkeypatch.setenv("TVM_NUM_THREADS", "auto")
+    with pytest.raises(PrunerError, match="TVM_NUM_THREADS=auto: it must be a whole number"):
+        network(*two[1])
+    assert "TVM_BIND_THREADS" not in os.environ
+    monkeypatch.delenv("TVM_NUM_THREADS")
+    assert network.interface.vectors == ["sse4.2"]
+    monkeypatch.setattr(loaded, "hidden_vectors", lambda names: [*names])
+    with pytest.raises(PrunerError, match=r"a CPU with sse4\.2, which this machine lacks"):
+        load(two[2])
+
+
+def test_a_tensor_of_the_second_gpu_is_refused(network):
+    tensor = Mock(shape=(4,), dtype=torch.int64, device=torch.device("cuda:1"))
+    with pytest.raises(PrunerError, match="is on cuda:1, the network on cpu"):
+        network._of_torch(tensor, network.inputs[0], torch)
 
 
 WITHOUT = """

@@ -127,8 +127,9 @@ def _move_biases(relax: Any, main: Any) -> Any:
         channels = [1, len(values), 1, 1]
         if [int(extent) for extent in added.ty.shape] != channels or int(call.attrs.axis) != 1:
             return call
-        if uses[hash(call.args[0])] > 1:
-            return call
+        whole = [int(extent) for extent in call.args[0].ty.shape]
+        if uses[hash(call.args[0])] > 1 or [int(n) for n in found[data].ty.shape] != whole:
+            return call  # of the second kind: the sum broadcasts the data
         # in double precision: differences of large means and biases lose digits
         shift = found[bias].value.numpy().reshape(-1).astype(np.float64)
         moved = _constant(relax, values.astype(np.float64) - shift, values.dtype)

@@ -60,7 +60,7 @@ def write_atomic(path: Path, *, lasting: bool = True) -> Iterator[Path]:
 
 
 def _is_old(path: Path) -> bool:
-    """True for a partial file that no process of another machine can be writing any more."""
+    """True for a partial file that is older than a day."""
     with suppress(FileNotFoundError):
         return path.stat().st_mtime < time.time() - _ABANDONED_S
     return False

@@ -80,7 +80,7 @@ def prefixes_of(rival: Path, ours: Path) -> tuple[list[Point], float | None]:
         return [], None
     with as_written(path):
         found = read_json(path, dict)
-        if Path(found.get("rival", rival)).name != rival.name:
+        if path.parent == ours and found["rival"] != rival.name:
             return [], None
         return [Point(**row) for row in found["points"]], found["settled_s"]
 

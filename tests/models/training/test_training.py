@@ -245,7 +245,7 @@ def test_a_flat_training_loss_ends_the_fit_and_its_average_goes_on_when_resumed(
         again = StopFlat(patience=2)
         again.load_state_dict(stop.state_dict())
         stop = again
-        trainer = SimpleNamespace(current_epoch=epoch, should_stop=False)
+        trainer = SimpleNamespace(current_epoch=epoch, should_stop=False, min_epochs=None)
         for loss in each:
             stop.on_train_batch_end(trainer, None, {"loss": torch.tensor(loss)}, None, 0)
         assert stop.state_dict()["average"] == pytest.approx(averages[epoch])

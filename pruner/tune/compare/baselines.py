@@ -151,6 +151,9 @@ def network_baselines(
     missing = "an ONNX file holds no torch module" if source.is_onnx else None
     # on CPUs without the compiler, as deployed; TVM 0.27 loads its CUDA runtime only with it
     alone = {"TVM_USE_RUNTIME_LIB": "1"} if on_cpu else {}
+    if on_cpu and len(libraries) + len(names) > 1:
+        # TVM's threads spin after a call, which slowed torch eager, whose turn is next, 20-fold
+        alone["TVM_THREAD_POOL_SPIN_COUNT"] = "0"
     return [
         *_of_frameworks(names, given, resources, missing, captured=not on_cpu),
         *_of_libraries(libraries, "TvmLibrary", shared, resources, alone),

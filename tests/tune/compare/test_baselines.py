@@ -63,6 +63,17 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     assert on_cpu["eager"].arguments == {**found["eager"].arguments, "device": "cpu", "half": False}
 
 
+def test_threads_of_tvm_do_not_spin_beside_others():
+    library = Library(label="l", path=Path("l.so"))
+    spins = {
+        count: lined_up(names, {"ours": library})["ours"].environment.get(
+            "TVM_THREAD_POOL_SPIN_COUNT"
+        )
+        for count, names in enumerate(([], ["eager"]))
+    }
+    assert spins == {0: None, 1: "0"}
+
+
 def test_the_lane_of_a_platform():
     cpu = Platform(target=None, device="cpu", cores=3)
     assert Resources.of(cpu) == Resources(threads=3)

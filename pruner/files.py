@@ -21,7 +21,7 @@ from typing import IO, Any, TypeVar, overload
 from pruner.errors import OF_DISKS, DataError, PrunerError
 
 METRICS_FILE = "metrics.json"  # of every finished run
-_ABANDONED_S = 86400.0  # age of a partial file of another machine
+ABANDONED_S = 86400.0  # age of partial files and folders that nobody writes any more
 LOCK_FILE = ".lock"  # of a run folder: process and machine that hold it
 _SEAL = b',"crc32":"'
 _SEAL_BYTES = len(_SEAL) + 8 + 2  # the number in hexadecimal, a quote and a brace
@@ -62,7 +62,7 @@ def write_atomic(path: Path, *, lasting: bool = True) -> Iterator[Path]:
 def _is_old(path: Path) -> bool:
     """True for a partial file that is older than a day."""
     with suppress(FileNotFoundError):
-        return path.stat().st_mtime < time.time() - _ABANDONED_S
+        return path.stat().st_mtime < time.time() - ABANDONED_S
     return False
 
 

@@ -137,13 +137,12 @@ def _take_jobs(jobs: Sequence[Any], run: Callable[[Any], Any], taken: Any, resul
         except PrunerError as error:
             done = Done(error=error)
         except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
             if isinstance(error, OSError) and error.errno in OF_DISKS:  # full, for example
                 reason = f"{error.filename or 'files'}: {error.strerror or error}"
-                results.send(Done(error=PrunerError(reason)))
-                continue
-            # a bug
-            traceback.print_exc()
-            done = Done(error=PrunerError(f"{type(error).__name__}: {error}"))
+            else:  # a bug
+                traceback.print_exc()
+            done = Done(error=PrunerError(reason))
         results.send(done)
 
 

@@ -501,8 +501,11 @@ def run(options: Options) -> dict[str, Any]:
         if options.factor not in FACTORS:
             known = ", ".join(f"{factor:g}" for factor in FACTORS)
             raise PrunerError(f"factor={options.factor:g}: not in the tables; known: {known}")
-        if out.resolve() == HERE and (options.factor, options.trials) != (1.2, 32):
-            raise PrunerError("live.csv here has factor=1.2 and trials=32: add out=DIR")
+        given, kept = (options.factor, options.trials), (Options.factor, Options.trials)
+        if out.resolve() == HERE and given != kept:
+            raise PrunerError(
+                "live.csv here has factor={:g} and trials={}: add out=DIR".format(*kept)
+            )
         runs = LiveRuns(options)
         runs.run_all()
         rows = list(runs.rows())

@@ -26,7 +26,7 @@ from pruner.tune.measure.machine import check_health, make_platform, missing_dev
 from pruner.tune.measure.measurer import MeasureSettings, Platform
 from pruner.tune.measure.targets import CPU_TARGETS, missing_flags
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
-from pruner.tune.networks.request import REQUEST, NetworkRequest
+from pruner.tune.networks.request import REQUEST, NetworkRequest, is_kept
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.pools.collector import Collector, PoolPlan, PoolPlatform, hours
@@ -180,12 +180,12 @@ def _network(config: DictConfig, platform: Platform, out: Path) -> list[Workload
     folder = out / NETWORKS / platform.name / source.label
     if (folder / TASKS).is_file():
         known = NetworkRequest.read(folder / REQUEST).source.name
-        path, written_s = source.path, (folder / TASKS).stat().st_mtime
-        is_newer = path is not None and path.is_file() and path.stat().st_mtime > written_s
         if known not in (source.name, source.resolved.name):
             raise PrunerError(f"{folder} has the tasks of another network, {known}; choose out=")
-        if is_newer:
-            say(f"{folder} has the tasks of an earlier {path}; another out= imports it again")
+        if not is_kept(folder / TASKS, source):
+            say(
+                f"{folder} has the tasks of an earlier {source.path}; another out= imports it again"
+            )
     else:
         folder.mkdir(parents=True, exist_ok=True)
         form = network_format(platform.device, precision="float32")

@@ -206,20 +206,21 @@ def _reopen(folder: Path, config: DictConfig) -> None:
     """Reopen a run; with more epochs, number the results of fewer."""
     epochs, before = config.trainer.max_epochs, epochs_before(folder)
     done = {path: _epochs_of(path) for path in sorted(folder.rglob(METRICS_FILE))}
-    if load_metrics(folder) is not None and epochs <= max(before, *done.values()):
+    most, is_finished = max(done.values(), default=0), folder / METRICS_FILE in done
+    if is_finished and epochs <= max(before, most):
         raise PrunerError(
             f"resume={folder}: this run is finished (metrics.json); "
             f"a larger trainer.max_epochs=N continues it"
         )
-    if load_metrics(folder) is not None and max(done.values()) < before:
+    if is_finished and most < before:
         raise PrunerError(
             f"resume={folder}: this run is finished, and nothing is left to train (trees, or fits "
             "that patience= ended)"
         )
-    if epochs < max(done.values(), default=0):
+    if epochs < most:
         raise PrunerError(
-            f"resume={folder}: a fit of {max(done.values())} epochs is finished; give "
-            f"trainer.max_epochs={max(done.values())} or more"
+            f"resume={folder}: a fit of {most} epochs is finished; give trainer.max_epochs={most} "
+            "or more"
         )
     if epochs > before:
         for path, number in done.items():

@@ -126,7 +126,7 @@ def network_tasks(
     sizes = NetworkOptions(**plain(config.sizes))
     source = NetworkSource(name=str(config.network), options=sizes, seed=config.seed)
     form = network_format(platform.device, layout=config.layout, precision=config.precision)
-    analyzer = load_draft(platform, config.draft.form) if config.variants else None
+    analyzer = run_draft(platform, config) if config.variants else None
     if config.variants and analyzer is None:
         raise PrunerError(
             "variants=true: the draft chooses them, and it needs a description of the device "
@@ -193,7 +193,7 @@ def _drafted(
     drafts = draft_tasks(
         workloads,
         platform,
-        load_draft(platform, config.draft.form),
+        run_draft(platform, config),
         folder / DRAFTS,
         seed=config.seed,
         workers=workers,
@@ -224,7 +224,7 @@ def _forecast(
 ) -> dict[str, Any]:
     """Add the forecast of the draft; torch reads its model, so it comes last."""
     calls, drafts = {task.name: float(task.weight) for task in tasks}, read_drafts(folder / DRAFTS)
-    analyzer = load_draft(platform, config.draft.form)
+    analyzer = run_draft(platform, config)
     if analyzer is None or calls.keys() - drafts.keys():
         return result
     from pruner.tune.networks.filtering.forecaster import sum_of

@@ -51,18 +51,15 @@ def backend(
     _check_writes(graph, inputs)
     bound = Graph(graph, weights, rest)
     network = optimize(bound, tuple(inputs[place] for place in rest), **(options or {}))
-    # torch gives the same graph to equal blocks and to later values of a state: `bound` keeps the
-    # weights, so that their addresses are not used again
-    addresses = {place: value.data_ptr() for place, value in weights.items()}
 
     def call(*given: Any) -> Any:
-        if any(given[place].data_ptr() != address for place, address in addresses.items()):
+        # torch gives the same graph to equal blocks, and to later values of a state
+        if any(given[place].data_ptr() != value.data_ptr() for place, value in weights.items()):
             raise PrunerError(
                 "backend=pruner: torch calls this graph with other weights, or another state, than "
                 "it was compiled for; compile the whole model without graph breaks in parts that "
                 "repeat, and pass a state as an input"
             )
-        assert bound is not None
         return network(*[given[place] for place in rest])
 
     return call

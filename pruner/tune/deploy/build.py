@@ -39,7 +39,7 @@ from pruner.tune.networks.request import (
     LOWERED,
     REQUEST,
     NetworkRequest,
-    keeps_lowered,
+    is_kept,
     read_lowered,
 )
 from pruner.tune.networks.rewrites.operators import functions_of
@@ -106,10 +106,10 @@ def build_here(
 ) -> Built:
     """Build the library of a run's network from its tasks' records.
 
-    An earlier library from equal parts is taken.
-    ``sources`` are databases by name, in order of precedence. ``reference``: also write inputs and
-    the outputs that torch (onnxruntime for an ONNX file) has for them, into the folder of the
-    library. Raises `PrunerError`: see :func:`build_network`.
+    An earlier library from equal parts is taken. ``sources`` are databases by name, in order of
+    precedence. ``reference``: also write inputs and the outputs that torch (onnxruntime for an ONNX
+    file) has for them, into the folder of the library. Raises `PrunerError`: see
+    :func:`build_network`.
     """
     watch, request = Stopwatch(), NetworkRequest.read(folder / REQUEST)
     library.parent.mkdir(parents=True, exist_ok=True)
@@ -119,8 +119,10 @@ def build_here(
         # first: it must never describe another library
         library.with_name(BUILT_FILE).unlink(missing_ok=True)
         built = _new(folder, request, sources, library, threads)
-        content = {**asdict(built), "library": "", "signed": signature(_text(made_from, library))}
-        write_json(library.with_name(BUILT_FILE), content, indent=1)
+        if made_from is not None:
+            signed = signature(_text(made_from, library))
+            content = {**asdict(built), "library": "", "signed": signed}
+            write_json(library.with_name(BUILT_FILE), content, indent=1)
     if not reference:
         return built
     with watch.time("reference"):
@@ -169,7 +171,7 @@ def _made_from(
     folder: Path, request: NetworkRequest, sources: Mapping[str, Path], threads: int
 ) -> str | None:
     """Compute a digest of a library's parts; None if the network is imported anew."""
-    if not keeps_lowered(folder, request.source):
+    if not is_kept(folder / LOWERED, request.source):
         return None
     lowered = (folder / LOWERED).stat()
     places = [folder / REQUEST, folder / TASKS]
@@ -204,7 +206,7 @@ def _earlier(folder: Path, library: Path, made_from: str | None) -> Built | None
     return None
 
 
-def _text(made_from: str | None, library: Path) -> str:
+def _text(made_from: str, library: Path) -> str:
     return f"{made_from} {digest_of([library])}"
 
 

@@ -41,6 +41,16 @@ class _Environment:
         self._lock = threading.Lock()
         self._running = 0
         self._before: dict[str, str | None] = {}
+        self._process: int | None = None  # of the first call; a fork keeps its parent's
+
+    def check_process(self, threads: int) -> None:
+        """Refuse a process that was forked after a call: TVM's threads are not copied."""
+        self._process = self._process or os.getpid()
+        if self._process != os.getpid() and threads > 1:
+            raise PrunerError(
+                "this process was forked after a network had run, without TVM's threads: start it "
+                "with spawn, or fork before the first call"
+            )
 
     @contextmanager
     def of(self, threads: int) -> Iterator[int]:
@@ -67,19 +77,6 @@ class _Environment:
 
 
 _environment = _Environment()
-
-
-class _Process:
-    """Whether a network has run in this process, and whether it was forked since."""
-
-    ran = forked = False
-
-    @staticmethod
-    def mark_fork() -> None:
-        _Process.forked = _Process.ran
-
-
-os.register_at_fork(after_in_child=_Process.mark_fork)
 
 
 class Network:
@@ -154,12 +151,7 @@ class Network:
             self._of_torch(value, one, torch) if of_torch else self._of_numpy(value, one)
             for value, one, of_torch in zip(inputs, wanted, is_torch, strict=True)
         ]
-        if _Process.forked and self.interface.threads > 1:
-            raise PrunerError(
-                "this process was forked after a network had run, without TVM's threads: start it "
-                "with spawn, or fork before the first call"
-            )
-        _Process.ran = True
+        _environment.check_process(self.interface.threads)
         with self._turn, _environment.of(self.interface.threads) as threads:
             if self.interface.device == "cpu" and getattr(_pool, "threads", None) != threads:
                 # the pool of this thread is created by this call

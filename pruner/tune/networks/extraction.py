@@ -16,7 +16,7 @@ from typing import Any
 
 from pruner import tune
 from pruner.errors import DataError, PrunerError
-from pruner.files import as_written, digest_of, read_json, write_atomic, write_json
+from pruner.files import ABANDONED_S, as_written, digest_of, read_json, write_atomic, write_json
 from pruner.processes import KILLED, MEMORY, TIMEOUT, JobFailed, Worker, ask, is_memory
 from pruner.progress import Log, silent
 from pruner.tune.networks.lowering import NetworkFormat
@@ -39,7 +39,6 @@ _LIMIT_S = 3600.0  # of an import
 _ABOUT = "about.json"  # why a kept import has not the requested layout, or null; sizes of the files
 _FILES = (WEIGHTS, LOWERED, REQUEST, TASKS)
 _MOST_BYTES = 2 << 30  # of all entries; the entries that were not used for longest go first
-_ABANDONED_S = 86400.0  # age of a temporary folder that a killed command left
 _DIGITS, _UNFINISHED = 32, ".import-"  # names of entries, and of folders that are being written
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "torch", "torchvision", "onnx", "onnxscript")
 
@@ -279,7 +278,7 @@ def drop_oldest(folders: Iterable[Path], most_bytes: int) -> None:
     kept_bytes = 0
     for entry in sorted(ages, key=lambda one: ages[one], reverse=True):
         if entry.name.startswith("."):  # another command may be writing it
-            drop = ages[entry] < time.time() - _ABANDONED_S
+            drop = ages[entry] < time.time() - ABANDONED_S
         else:
             size = sum(file.stat().st_size for file in entry.iterdir())
             drop = kept_bytes + size > most_bytes

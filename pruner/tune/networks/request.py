@@ -113,9 +113,9 @@ def save_lowered(module: Any, folder: Path) -> None:
     write_text(folder / LOWERED, str(tvm.ir.save_json(module)))
 
 
-def keeps_lowered(folder: Path, source: NetworkSource) -> bool:
-    """Check that a folder keeps the lowered network of the present source file."""
-    kept, path = folder / LOWERED, source.path
+def is_kept(kept: Path, source: NetworkSource) -> bool:
+    """Check that a file was made from the present file of a network."""
+    path = source.path
     if not kept.is_file() or path is None or not path.is_file():
         return kept.is_file()
     # the user may have exported the file again
@@ -129,7 +129,7 @@ def read_lowered(folder: Path) -> Any:
     `PrunerError`: it cannot be imported, in one line.
     """
     request, kept = NetworkRequest.read(folder / REQUEST), folder / LOWERED
-    if not keeps_lowered(folder, request.source):
+    if not is_kept(kept, request.source):
         return lowered_network(request)[0]
     tvm, relax = load_tvm().tvm, load_tvm().relax
     with as_written(kept):

@@ -175,6 +175,12 @@ def test_a_limit_that_ends_the_first_epoch_is_named(tmp_path):
         fit(tmp_path, synthetic.store(), max_steps=1, validate_every=2)
 
 
+def test_a_fit_of_so_many_steps_is_finished(tmp_path):
+    _, found, _ = fit(tmp_path, synthetic.store(), epochs=50, max_steps=20)
+    assert found.finished
+    assert 1 <= found.epochs < 50
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_the_epoch_after_which_scores_are_not_finite_is_told(tmp_path, value):
     class Lost(Callback):
@@ -254,3 +260,7 @@ def test_a_flat_training_loss_ends_the_fit_and_its_average_goes_on_when_resumed(
             ended.append(epoch)
             break
     assert ended == [3]  # epochs 2 and 3 were not below epoch 1
+    least = SimpleNamespace(current_epoch=3, should_stop=False, min_epochs=5)
+    again.stopped = False
+    again.on_train_epoch_end(least, None)
+    assert (again.stopped, least.should_stop) == (False, False)  # two epochs are asked for yet

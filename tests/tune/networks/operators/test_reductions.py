@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.tune.networks.operators.against_torch import WAYS, assert_equal
+from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 
@@ -70,6 +70,15 @@ def test_normalisations_without_scale_and_shift():
 def test_a_normalisation_of_doubles_is_folded():
     layers = [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4)]
     assert_equal(nn.Sequential(*layers).double(), torch.randn(1, 3, 5, 5).double())
+
+
+def test_a_bias_that_widens_its_tensor_stays_before_the_norm():
+    """The norm of the tensor alone would have one channel, and three means."""
+    norm, bias = nn.BatchNorm2d(3).eval(), nn.Parameter(torch.randn(1, 3, 1, 1))
+    norm.running_mean.copy_(torch.randn(3))
+    module = Function(lambda x: norm(x + bias))
+    module.norm, module.bias = norm, bias
+    assert_equal(module, torch.randn(2, 1, 4, 4))
 
 
 @WAYS

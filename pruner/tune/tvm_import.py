@@ -59,7 +59,7 @@ def load_tvm() -> Tvm:
     # process can use the device then: every program ends with cudaErrorInitializationError.
     os.environ.setdefault("TVM_FFI_DISABLE_TORCH_C_DLPACK", "1")
     try:
-        with quick_stacks():
+        with quick_stacks(), without_torch():
             names = ("tvm", "tvm.s_tir", "tvm.tirx", "tvm.s_tir.meta_schedule")
             found = Tvm(*map(importlib.import_module, names))
             if _CPUS_ONLY in os.environ:

@@ -49,11 +49,12 @@ from pruner.tune.networks.variants.choosing import write_variants as write_varia
 from pruner.tune.phases import Stopwatch
 from pruner.tune.run.database import RECORDS, WORKLOADS
 from pruner.tune.tvm_import import load_tvm
+from pruner.tune.workloads import flops
 
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
 logger = logging.getLogger(__name__)
-_FEWEST = 4  # functions that are worth a process
-_LIMIT_S = 3600.0  # of the second process
+_FEWEST = 4  # functions that are worth further processes
+_LIMIT_S = 3600.0  # of a compiling process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,13 +151,13 @@ def _new(
         with watch.time("apply"):
             by_rules = target.kind.name != "llvm"
             module, applied = apply_records(module, target, sources, by_rules=by_rules)
-        with closing(SecondHalf(target, library.parent / TEMPORARY / "half.o")) as half:
+        with closing(FunctionBuilds(target, library.parent / TEMPORARY)) as builds:
             with watch.time("build"):
                 interface = Interface.of(module, target, threads)
-                executable = compiled(with_interface(module, interface), target, half)
+                executable = compiled(with_interface(module, interface), target, builds)
             with watch.time("export"):
                 unfinished = library.with_name(f".{library.name}")  # the suffix is the format
-                link(executable, target, unfinished, objects=half.objects)
+                link(executable, target, unfinished, objects=builds.objects)
                 unfinished.replace(library)
     return Built(
         library=library,
@@ -210,11 +211,11 @@ def _text(made_from: str, library: Path) -> str:
     return f"{made_from} {digest_of([library])}"
 
 
-def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:
+def compiled(module: Any, target: Any, builds: FunctionBuilds | None = None) -> Any:
     """Compile a lowered and scheduled module to TVM's executable.
 
-    It is not lowered again: that would change the functions. ``half``: compiles functions
-    meanwhile, which are to be linked. Raises `PrunerError`: TVM cannot build it, in one line.
+    It is not lowered again: that would change the functions. ``builds``: compiles functions, which
+    are to be linked. Raises `PrunerError`: TVM cannot build it, in one line.
     """
     tvm, relax = load_tvm().tvm, load_tvm().relax
     backend = CUDA if is_cuda(target) else "cpu_generic"
@@ -223,8 +224,8 @@ def compiled(module: Any, target: Any, half: SecondHalf | None = None) -> Any:
     steps = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
     # without legalize_passes of the default pipeline: the module is lowered already
     passes = steps.dataflow_lower_passes(target) + steps.finalize_passes(target)
-    if half is not None:
-        passes.append(tvm.transform.module_pass(lambda last, _: half.take(last), opt_level=0))
+    if builds is not None:
+        passes.append(tvm.transform.module_pass(lambda last, _: builds.take(last), opt_level=0))
     try:
         with target, pass_context(module, target):
             written = written_out(module, target)
@@ -327,74 +328,103 @@ def scales_of(source: NetworkSource, inputs: Path) -> list[float]:
     return last_scales(module, with_tensors(arguments, tensors))
 
 
-class SecondHalf:
-    """Half of the functions of a network, which another process compiles into ``path``.
+class FunctionBuilds:
+    """The functions of a network, which several processes compile into ``folder``.
 
-    LLVM takes most of the time of a build, on one core. A forked process shares the scheduled
-    functions; it writes an object file, which is linked with that of the other half. It must be
-    closed.
+    LLVM takes most of the time of a build. Forked processes share the scheduled functions. Each
+    process, also this one, takes the next function that no other has taken, and writes an object
+    file, which is linked with the rest of the network. It must be closed.
     """
 
-    def __init__(self, target: Any, path: Path) -> None:
-        self._target, self._path = target, path
-        self._functions: Any = None
-        self._worker: Worker | None = None
+    def __init__(self, target: Any, folder: Path) -> None:
+        self._target, self._folder = target, folder
+        self._taken: list[Any] = []  # a module of one function each, the longest first
+        self._next: Any = None
+        self._workers: list[Worker] = []
 
     def take(self, module: Any) -> Any:
-        """Take functions of a module for the other process; return the rest.
+        """Take functions of a module for the processes; return the rest.
 
         The module is complete: these functions become names of compiled functions there.
         """
         tvm, relax = load_tvm().tvm, load_tvm().relax
-        every = list(functions_of(module).items())
-        several = len(every) >= _FEWEST and len(os.sched_getaffinity(0)) > 1
-        if not several or multiprocessing.current_process().daemon:  # which may start no process
+        every, cores = list(functions_of(module).items()), len(os.sched_getaffinity(0))
+        process = multiprocessing.current_process()
+        if len(every) < _FEWEST or cores < 2 or process.daemon:  # which may start no process
             return module
         if self._target.kind.name != "llvm" or foreign_triple(self._target):
             return module
-        # equal operators are neighbours by name, and take about the same time
-        theirs = sorted(every, key=lambda one: str(one[0].name_hint))[::2]
-        self._functions = tvm.IRModule(dict(theirs), attrs=module.attrs)
+        alone = {name: tvm.IRModule({name: one}, attrs=module.attrs) for name, one in every}
+        *taken, _ = sorted(alone, key=lambda name: -_size(alone[name]))  # TVM's rest needs one
+        self._taken = [alone[name] for name in taken]
         rest = module.clone()
-        for name, function in theirs:
-            rest[name] = relax.ExternFunc(str(function.attrs["global_symbol"]))
-        worker = Worker(self, method="fork", timeout_s=_LIMIT_S)
-        try:
-            worker.send(self.compile.__name__)
-        except OSError as error:  # no memory for a process, for example
-            worker.stop()
-            logger.warning("no second process: %s", error)
-            return module
-        self._worker = worker
+        for name, function in every:
+            if name in taken:
+                rest[name] = relax.ExternFunc(str(function.attrs["global_symbol"]))
+        self._next = multiprocessing.get_context("fork").Value("i", 0)
+        for _ in range(min(cores - 1, len(taken))):
+            worker = Worker(self, method="fork", timeout_s=_LIMIT_S)
+            try:
+                worker.send(self.compile.__name__)
+            except OSError as error:  # no memory for a process, for example
+                worker.stop()
+                logger.warning("fewer processes compile: %s", error)
+                break
+            self._workers.append(worker)
         return rest
 
     def compile(self) -> None:
-        """Compile the functions that were taken."""
-        with self._target, pass_context(self._functions, self._target):
+        """Compile functions until none is left."""
+        while True:
+            with self._next.get_lock():
+                number = self._next.value
+                self._next.value += 1
+            if number >= len(self._taken):
+                return
+            self._compile(number)
+
+    def _compile(self, number: int) -> None:
+        alone, path = self._taken[number], self._path(number)
+        with self._target, pass_context(alone, self._target):
             # as relax.build compiles the others
-            built = load_tvm().tvm.tirx.build(self._functions, self._target, pipeline="default")
-        built.write_to_file(str(self._path))
+            built = load_tvm().tvm.tirx.build(alone, self._target, pipeline="default")
+        unfinished = path.with_suffix(f".unfinished{path.suffix}")
+        built.write_to_file(str(unfinished))
+        unfinished.replace(path)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number}.o"
 
     def objects(self) -> list[str]:
-        """Wait for the object file; return its path, nothing where no function was taken.
+        """Compile until all object files exist; return their paths.
 
         Raises `PrunerError`: TVM cannot compile the functions, in one line.
         """
-        if self._worker is None:
-            return []
-        reply = self._worker.receive()
-        if reply.error is not None:  # the process was ended, for example
-            logger.warning("the second process failed (%s): this one compiles", reply.line)
-            try:
+        try:
+            if self._taken:
                 self.compile()
-            except Exception as error:  # compilers raise kinds of their own
-                raise _not_built(error) from error
-        return [str(self._path)]
+            for worker in self._workers:
+                reply = worker.receive()
+                if reply.error is not None:  # the process was ended, for example
+                    logger.warning("a process failed (%s): this one compiles", reply.line)
+            for number in range(len(self._taken)):
+                if not self._path(number).is_file():
+                    self._compile(number)
+        except Exception as error:  # compilers raise kinds of their own
+            raise _not_built(error) from error
+        return [str(self._path(number)) for number in range(len(self._taken))]
 
     def close(self) -> None:
-        """End the process."""
-        if self._worker is not None:
-            self._worker.stop()
+        """End the processes."""
+        for worker in self._workers:
+            worker.stop()
+
+
+def _size(module: Any) -> float:
+    try:
+        return flops(module)
+    except Exception:  # TVM counts no operations of some statements
+        return 0.0
 
 
 def _not_built(error: Exception) -> PrunerError:

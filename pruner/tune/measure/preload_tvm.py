@@ -1,6 +1,5 @@
 """Import TVM with this module, before the server process forks workers."""
 
-from pruner.tune.tvm_import import load_tvm, without_torch
+from pruner.tune.tvm_import import load_tvm
 
-with without_torch():
-    load_tvm()
+load_tvm()

@@ -32,6 +32,7 @@ __all__ = ["Draft", "DraftJob", "Drafted", "draft", "ready"]
 
 DRAWN, REPLAYED, NONE, VIEW = "drafted", "by chance", "none", "view"
 
+_PROBES = 2  # of a space: refused programs score minus infinity, so more would cost time only
 _REPLAYED = 4  # random programs of a task without a draft score
 _KEPT, _CHILDREN = 32, 16  # best programs of a round, and mutations of each
 _MOVES = 0.01  # a round that improves the estimate by a smaller share is the last
@@ -153,6 +154,7 @@ def draw(job: DraftJob, module: Any, target: Any) -> Drawn:
         learns=False,
         phases=Phases(),
         log=silent,
+        probes=_PROBES,
     )
     told_apart = [space for space in found.spaces if space.can_draft]
     if not told_apart or job.analyzer is None:

@@ -11,7 +11,7 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Log
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched.prim_func import IN_PLACE
-from pruner.tune.spaces.batched.space import BatchedSpace
+from pruner.tune.spaces.batched.space import PROBES, BatchedSpace
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.tvm import LiveSpace, ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
@@ -30,14 +30,15 @@ def open_spaces(
     phases: Phases,
     log: Log,
     replay_only: bool = False,
+    probes: int = PROBES,
 ) -> UnionSpace:
     """Open all spaces of a task that have legal programs; raise `PrunerError` for none.
 
     ``learns``: report the spaces without features. TVM replays what the engine refuses, and with
-    ``replay_only`` everything.
+    ``replay_only`` everything. ``probes``: programs that find the forms that the engine lacks.
     """
     with phases.time("sample"):
-        made = [_space(design, replay_only=replay_only) for design in designs]
+        made = [_space(design, replay_only=replay_only, probes=probes) for design in designs]
         spaces = [(space, reason) for space, reason, has_programs in made if has_programs]
     empty = len(made) - len(spaces)
     if made and not spaces:
@@ -74,12 +75,12 @@ def _blind(spaces: Sequence[LiveSpace], *, learns: bool) -> str:
     return f" and {how}" if number == slow else f", {number} of them {how}"
 
 
-def _space(design: DesignSpace, *, replay_only: bool) -> tuple[LiveSpace, str, bool]:
+def _space(design: DesignSpace, *, replay_only: bool, probes: int) -> tuple[LiveSpace, str, bool]:
     """Open a design: space, reason for replay, and whether programs exist."""
     reason = "spaces=replay"
     if not replay_only:
         try:
-            batched = BatchedSpace(design)
+            batched = BatchedSpace(design, probes=probes)
             return batched, "", _has_programs(batched)
         except UnsupportedProgram as error:
             reason = str(error)

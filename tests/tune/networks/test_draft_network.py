@@ -148,11 +148,11 @@ def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, mo
     """All spaces of a task, or the first of it; the share is of both tasks' arithmetic."""
     batched, refused = opening.BatchedSpace, []
 
-    def some_are_unknown(design):
+    def some_are_unknown(design, **how_often):
         if how == "all" or design.module in refused:
             raise UnsupportedProgram("trace-instruction", "Blockize")
         refused.append(design.module)
-        return batched(design)
+        return batched(design, **how_often)
 
     monkeypatch.setattr(opening, "BatchedSpace", some_are_unknown)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})

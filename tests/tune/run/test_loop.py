@@ -335,7 +335,7 @@ def test_tasks_are_made_ready_when_they_are_chosen(tmp_path, platform, monkeypat
     """Of three tasks two fit into the budget; a resumed run makes ready what it had."""
     made = []
     real = opening.BatchedSpace
-    monkeypatch.setattr(opening, "BatchedSpace", lambda d: made.append(d) or real(d))
+    monkeypatch.setattr(opening, "BatchedSpace", lambda d, **_: made.append(d) or real(d))
     specs = (SIZES, OTHER, {"operator": "matmul", "m": 16, "n": 64, "k": 64})
     tuning = run(tmp_path, platform, FakeMeasurer(), specs=specs, trials=2)
     begun = [task.made is not None for task in tuning.tasks]

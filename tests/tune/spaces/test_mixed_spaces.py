@@ -88,7 +88,7 @@ def test_a_task_with_one_replayed_space_is_drafted(tmp_path, monkeypatch, platfo
     few = ExplorerSettings(population=256, generations=1, keep=128)
     batched, asked = opening.BatchedSpace, []
 
-    def first_is_unknown(design):
+    def first_is_unknown(design, **_):
         asked.append(design)
         if len(asked) == 1:
             raise UnsupportedProgram("trace-instruction", "Blockize")
@@ -174,7 +174,7 @@ class Empty(Numbers):
 def test_a_space_without_legal_programs_is_left_out(tmp_path, monkeypatch, platform, empty):
     batched, made = opening.BatchedSpace, []
 
-    def first_are_empty(design):
+    def first_are_empty(design, **_):
         made.append(Empty(design) if len(made) < empty else batched(design))
         return made[-1]
 

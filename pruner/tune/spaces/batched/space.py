@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096  # rows of one replay, which bounds the memory of its trees
-_PROBES = 8  # each has a structure of its own, so each costs milliseconds
+PROBES = 8  # each has a structure of its own, so each costs milliseconds
 _SHARE_PROBES = 1024
 _UNCERTAIN = "uncertain-region"
 
@@ -65,7 +65,7 @@ class BatchedSpace:
     affordable: int | None = None
 
     def __init__(
-        self, design: DesignSpace, *, lowering: Lowering = "ansor", probes: int = _PROBES
+        self, design: DesignSpace, *, lowering: Lowering = "ansor", probes: int = PROBES
     ) -> None:
         """Read a design space and probe it; raise `UnsupportedProgram` without batched form."""
         self.design, self._lowering = design, lowering

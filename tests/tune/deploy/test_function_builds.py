@@ -1,8 +1,10 @@
-"""Half of the functions compiled in another process: the library computes the same."""
+"""Functions compiled in several processes: the library computes the same."""
 
 import json
 import os
 import signal
+from contextlib import closing
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,6 +15,7 @@ from pruner.tune.compiling import link
 from pruner.tune.deploy import build
 from pruner.tune.deploy.build import compiled
 from pruner.tune.networks.request import NetworkRequest, lowered_network
+from pruner.tune.networks.rewrites.operators import functions_of
 from pruner.tune.networks.source import NetworkSource, inputs_of
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.targets import platform_of, target_of
@@ -48,18 +51,25 @@ def wanted(lowered, tmp_path_factory):
     return outputs_of(compiled(module, platform.target), lowered, place)
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_two_halves_compute_what_a_whole_does(ended, lowered, wanted, tmp_path, monkeypatch):
+@pytest.fixture
+def builds(tmp_path, monkeypatch):
+    """Functions that two processes compile."""
     monkeypatch.setattr(build, "_FEWEST", 2)
     monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
+    with closing(build.FunctionBuilds(target_of("llvm"), tmp_path)) as found:
+        yield found
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_two_processes_compute_what_one_does(ended, lowered, wanted, tmp_path, builds):
     platform, _, module = lowered
-    half = build.SecondHalf(platform.target, tmp_path / "half.o")
-    rest = compiled(module, platform.target, half)
+    builds._target = platform.target
+    rest = compiled(module, platform.target, builds)
+    assert len(functions_of(builds._taken[0])) == 1
     if ended:
-        os.kill(half._worker._process.pid, signal.SIGKILL)
-    found = outputs_of(rest, lowered, tmp_path / "halves.so", half.objects)
-    half.close()
-    assert (tmp_path / "half.o").stat().st_size > 0
+        os.kill(builds._workers[0]._process.pid, signal.SIGKILL)
+    found = outputs_of(rest, lowered, tmp_path / "together.so", builds.objects)
+    assert [path.stat().st_size > 0 for path in tmp_path.glob("?.o")] == [True] * len(builds._taken)
     for one, two in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(one, two)
 
@@ -73,26 +83,30 @@ def four_functions():
     return tvm.IRModule({name: function.with_attr("global_symbol", name) for name in names})
 
 
-def test_a_build_goes_on_without_a_second_process(four_functions, tmp_path, monkeypatch):
+def test_a_build_goes_on_without_a_second_process(four_functions, builds, monkeypatch):
     failed = OSError(12, "Cannot allocate memory")
     monkeypatch.setattr(build.Worker, "start", Mock(side_effect=failed))
-    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
-    half = build.SecondHalf(target_of("llvm"), tmp_path / "half.o")
-    assert half.take(four_functions).same_as(four_functions)
-    assert half.objects() == []
-    half.close()
+    rest = builds.take(four_functions)
+    assert len(functions_of(rest)) == 1
+    assert [path.name for path in map(Path, builds.objects())] == ["0.o", "1.o", "2.o"]
 
 
-def test_errors_of_both_processes_are_told(four_functions, tmp_path, monkeypatch, caplog):
-    def compile_(_):
-        raise RuntimeError("LLVM cannot")
+def test_few_functions_stay_together(four_functions, builds, monkeypatch):
+    monkeypatch.setattr(build, "_FEWEST", 5)
+    assert builds.take(four_functions).same_as(four_functions)
+    assert builds.objects() == []
 
-    monkeypatch.setattr(build.SecondHalf, "compile", compile_)
-    monkeypatch.setattr(compile_, "__name__", "compile", raising=False)
-    monkeypatch.setattr(build.os, "sched_getaffinity", lambda _: {0, 1})
-    half = build.SecondHalf(target_of("llvm"), tmp_path / "half.o")
-    half.take(four_functions)
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_error_is_told_wherever_it_occurs(first, four_functions, builds, monkeypatch):
+    """``first``: this process finds a function to compile, else the other process had them all."""
+
+    def fail(_, number):
+        raise RuntimeError(f"LLVM cannot {number}")
+
+    monkeypatch.setattr(build.FunctionBuilds, "_compile", fail)
+    builds.take(four_functions)
+    if not first:
+        builds._next.value = 3
     with pytest.raises(PrunerError, match="could not be built: LLVM cannot"):
-        half.objects()
-    half.close()
-    assert "the second process failed (RuntimeError: LLVM cannot" in caplog.text
+        builds.objects()

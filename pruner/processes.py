@@ -218,9 +218,15 @@ class Worker:
         memory_bytes: int | None = None,
         environment: Mapping[str, str] | None = None,
         method: Literal["forkserver", "spawn", "fork"] = "forkserver",
+        starts_processes: bool = False,
     ) -> None:
-        """``timeout_s``: wall-clock limit of a job; ``memory_bytes``: its memory limit."""
+        """Take the wall-clock limit of a job and its memory limit.
+
+        ``starts_processes``: jobs start processes of their own; a worker of ``spawn`` always may.
+        """
         self._jobs, self._timeout_s, self._method = jobs, timeout_s, method
+        # a contender's library may start processes, which a daemon may not
+        self._is_daemon = not starts_processes and method != "spawn"
         self._given = (memory_bytes, dict(environment or {}))
         self._process: Any = None
         self._pipe: Any = None
@@ -330,8 +336,7 @@ class Worker:
         self._process = context.Process(
             target=_serve, args=(theirs, self._jobs, *self._given, log_file)
         )
-        # A contender's library may start processes of its own, which a daemon may not.
-        self._process.daemon = self._method != "spawn"
+        self._process.daemon = self._is_daemon
         with _without_main(), _interrupts_later():
             self._process.start()
         theirs.close()

@@ -86,7 +86,8 @@ def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
 
 def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     """Draft and build a network without measuring; return the last line."""
-    with network_worker() as worker, DraftWorkers() as workers:
+    # the drafts' processes first: they choose the modules that all processes start with
+    with DraftWorkers() as workers, network_worker() as worker:
         platform = chosen_platform(config, measures=False)
         folder = earlier or open_run(config, "tune", run_label(config, network_label(config)))
         tasks = network_tasks(config, platform, folder, worker=worker, workers=workers)

@@ -20,7 +20,7 @@ import numpy as np
 from pruner.archives import write_arrays
 from pruner.errors import DataError, PrunerError, lines_of
 from pruner.files import as_written, digest_of, read_json, temporaries_in, write_json
-from pruner.processes import Worker, ask
+from pruner.processes import Worker, ask, preload
 from pruner.signing import is_own, signature
 from pruner.tune.compare.runners import AGAIN, Eager, OnnxReference, OnnxRuntime, save_outputs
 from pruner.tune.compiling import foreign_triple, link, pass_context, written_out
@@ -29,6 +29,7 @@ from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks
 from pruner.tune.deploy.built_files import BUILT_FILE, LIBRARY, TEMPORARY, WORK
 from pruner.tune.deploy.interface import Interface, with_interface
 from pruner.tune.kinds import CUDA, is_cuda
+from pruner.tune.measure.jobs import LOADED
 from pruner.tune.measure.numerics import Kind, other_inputs
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.extraction import TASKS, software
@@ -71,7 +72,8 @@ class Built:
 
 def network_worker() -> Worker:
     """Start a worker that imports, lowers and builds a network, with TVM and torch."""
-    worker = Worker(__name__, method="spawn")
+    preload(LOADED)
+    worker = Worker(__name__, starts_processes=True)
     worker.start()
     return worker
 

@@ -12,6 +12,7 @@ import linecache
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -119,15 +120,27 @@ def _load_intrinsics_of_cpus() -> None:
 
 @contextmanager
 def without_torch() -> Iterator[None]:
-    """Import TVM in the body without torch, which takes 2 s, unless loaded."""
-    hidden = "torch" not in sys.modules
-    if hidden:
-        sys.modules["torch"] = None  # type: ignore[assignment]
+    """Import TVM in the body without torch, which takes 2 s, unless loaded.
+
+    Torch is hidden from this thread alone.
+    """
+    hidden = _Hidden("torch")
+    sys.meta_path.insert(0, hidden)
     try:
         yield
     finally:
-        if hidden:
-            del sys.modules["torch"]
+        sys.meta_path.remove(hidden)
+
+
+class _Hidden:
+    """A finder that hides a module from the thread that makes it."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._thread = name, threading.get_ident()
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == self._name and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def warm_worker() -> None:

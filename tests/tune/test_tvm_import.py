@@ -106,6 +106,25 @@ def test_what_later_processes_read_is_what_tvm_parses(of_a_cpu, cache, tvm, tmp_
     assert read_kept(tmp_path / "absent") is None
 
 
+def test_torch_is_hidden_from_the_importing_thread_alone(cache):
+    told = run(
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from pruner.tune.tvm_import import without_torch\n"
+        "def found():\n"
+        "    try:\n"
+        "        import torch.version\n"
+        "    except ModuleNotFoundError as error:\n"
+        "        return error.name\n"
+        "    return 'found'\n"
+        "with without_torch(), ThreadPoolExecutor() as others:\n"
+        "    print(found(), others.submit(found).result())\n"
+        "print(found())\n",
+        cache,
+        torch=True,
+    )
+    assert told == ["torch", "found", "found"]
+
+
 def test_workers_of_a_fresh_process_have_what_compiling_for_tensor_cores_takes(of_a_cpu, cache):
     """From the cache that an earlier process left."""
     before = kept_in(cache).stat().st_mtime_ns

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -32,6 +33,7 @@ from pruner.tune.kinds import CUDA, is_cuda
 from pruner.tune.measure.jobs import LOADED
 from pruner.tune.measure.numerics import Kind, other_inputs
 from pruner.tune.measure.numerics import inputs as seeded
+from pruner.tune.networks import host_memory
 from pruner.tune.networks.extraction import TASKS, software
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.onnx_import import multiplies_integers
@@ -55,7 +57,7 @@ from pruner.tune.workloads import flops
 INPUTS, EXPECTED = "inputs.npz", "expected.npz"
 logger = logging.getLogger(__name__)
 _FEWEST = 4  # functions that are worth further processes
-_LIMIT_S = 3600.0  # of a compiling process
+_LIMIT_S, _EACH_BYTES = 3600.0, 1e9  # of a compiling process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +343,6 @@ class FunctionBuilds:
     def __init__(self, target: Any, folder: Path) -> None:
         self._target, self._folder = target, folder
         self._taken: list[Any] = []  # a module of one function each, the longest first
-        self._next: Any = None
         self._workers: list[Worker] = []
 
     def take(self, module: Any) -> Any:
@@ -363,8 +364,9 @@ class FunctionBuilds:
         for name, function in every:
             if name in taken:
                 rest[name] = relax.ExternFunc(str(function.attrs["global_symbol"]))
-        self._next = multiprocessing.get_context("fork").Value("i", 0)
-        for _ in range(min(cores - 1, len(taken))):
+        gc.freeze()  # a collection in a forked process would copy what it visits
+        most = min(cores, len(taken), host_memory.free_bytes() / _EACH_BYTES)
+        for _ in range(int(most) - 1):
             worker = Worker(self, method="fork", timeout_s=_LIMIT_S)
             try:
                 worker.send(self.compile.__name__)
@@ -376,14 +378,12 @@ class FunctionBuilds:
         return rest
 
     def compile(self) -> None:
-        """Compile functions until none is left."""
-        while True:
-            with self._next.get_lock():
-                number = self._next.value
-                self._next.value += 1
-            if number >= len(self._taken):
-                return
-            self._compile(number)
+        """Compile the functions that no process has taken."""
+        for number in range(len(self._taken)):
+            # a lock would stay locked if its process were killed
+            with suppress(FileExistsError):
+                self._path(number).with_suffix(".taken").touch(exist_ok=False)
+                self._compile(number)
 
     def _compile(self, number: int) -> None:
         alone, path = self._taken[number], self._path(number)

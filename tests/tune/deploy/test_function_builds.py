@@ -91,6 +91,14 @@ def test_a_build_goes_on_without_a_second_process(four_functions, builds, monkey
     assert [path.name for path in map(Path, builds.objects())] == ["0.o", "1.o", "2.o"]
 
 
+def test_a_function_of_a_killed_process_is_compiled(four_functions, builds, monkeypatch):
+    monkeypatch.setattr(build.host_memory, "free_bytes", lambda: 0.0)  # this process is alone
+    builds.take(four_functions)
+    assert builds._workers == []
+    builds._path(0).with_suffix(".taken").touch()
+    assert all(Path(path).is_file() for path in builds.objects())
+
+
 def test_few_functions_stay_together(four_functions, builds, monkeypatch):
     monkeypatch.setattr(build, "_FEWEST", 5)
     assert builds.take(four_functions).same_as(four_functions)
@@ -107,6 +115,7 @@ def test_an_error_is_told_wherever_it_occurs(first, four_functions, builds, monk
     monkeypatch.setattr(build.FunctionBuilds, "_compile", fail)
     builds.take(four_functions)
     if not first:
-        builds._next.value = 3
+        for number in range(3):
+            builds._path(number).with_suffix(".taken").touch()
     with pytest.raises(PrunerError, match="could not be built: LLVM cannot"):
         builds.objects()

@@ -108,7 +108,32 @@ def make(source: str, name: str, kernelbench: Path | None, image: int | None = N
             size = (size[0], image, image)
         except Exception as error:  # the network's own kinds, of a size that it does not take
             print(f"{name} keeps {size}: {error}")
+    _vary(network, torch.randn(4, *size))
     return network, (torch.randn(1, *size),)
+
+
+def _vary(network: nn.Module, images: torch.Tensor) -> None:
+    """Give constant weights random values: a layer of zeros would hide all layers before it.
+
+    Untrained heads are zero, scales of layers 1e-6, and normalisations the identity. The statistics
+    of batches become those of `images`; without that, the values of deep networks vanish.
+    """
+    for values in (*network.parameters(), *network.buffers()):
+        if values.is_floating_point() and values.numel() and values.min() == values.max():
+            if values.dim() > 1:
+                values.data = torch.randn_like(values) / values[0].numel() ** 0.5
+            elif values.max() == 0:
+                values.data = 0.1 * torch.randn_like(values)
+            else:
+                values.data = 0.5 + torch.rand_like(values)
+    batches = [one for one in network.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
+    for one in batches:
+        one.momentum = 1.0
+        one.train()
+    with torch.no_grad():
+        network(images)
+    for one in batches:
+        one.eval()
 
 
 def _import_torchvision() -> None:

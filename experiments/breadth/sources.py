@@ -130,8 +130,9 @@ def _vary(network: nn.Module, images: torch.Tensor) -> None:
     for one in batches:
         one.momentum = 1.0
         one.train()
-    with torch.no_grad():
-        network(images)
+    if batches:
+        with torch.no_grad():
+            network(images)
     for one in batches:
         one.eval()
 

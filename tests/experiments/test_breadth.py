@@ -153,3 +153,15 @@ def test_torchvision_is_imported_without_its_extension(tmp_path, monkeypatch):
     finally:
         sys.modules.pop("torchvision", None)
         sources._SCHEMAS.clear()
+
+
+def test_constant_weights_do_not_hide_the_layers_before_them():
+    torch.manual_seed(0)
+    head = nn.Linear(8, 2)
+    nn.init.zeros_(head.weight)
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), head).eval()
+    network[0].weight.data *= 0.1
+    sources._vary(network, torch.randn(4, 3, 3, 3))
+    found = network(torch.randn(16, 3, 3, 3))
+    assert found.std(0).min() > 0.05
+    assert not any(module.training for module in network.modules())

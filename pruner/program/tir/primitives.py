@@ -385,10 +385,11 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
         moving = loops_between(tree, producer, loop)
         box = region_of(tree, producer, producer.indices, moving)
         uses = [[index_uses(tree, producer, i) for i in producer.indices]]
-        loads = block.loads_of(producer.buffer)
-        if len(loads) != 1:
+        # ``x * sigmoid(x)`` reads a place twice; reads of several places have no batched form here
+        read = {load.indices for load in block.loads_of(producer.buffer)}
+        if len(read) != 1:
             raise UnsupportedProgram("reverse-compute-at-loads", block.name)
-        found = _iter_domains(block, loads[0].indices, _with_uses(tree, box, uses, loop))
+        found = _iter_domains(block, *read, _with_uses(tree, box, uses, loop))
         # Two producers that bound the same iterator have no batched form here.
         if domains and found:
             raise UnsupportedProgram("reverse-compute-at-producers", block.name)

@@ -73,11 +73,18 @@ def grouped_first(te, topi):
     return [x, w, topi.nn.conv(x, w, 1, 1, 1, 4, "NCHW", "OIHW")]
 
 
+def swish(te, topi):
+    """``x * sigmoid(x)`` behind a convolution: the product reads the convolution twice."""
+    x, w = te.placeholder((1, 8, 8, 24), name="x"), te.placeholder((3, 3, 24, 32), name="w")
+    found = topi.nn.conv(x, w, 1, 1, 1, 1, "NHWC", "HWIO")
+    return [x, w, topi.multiply(found, topi.sigmoid(found))]
+
+
 OPERATORS = {
     f.__name__: f
     for f in (
         heads, rows_of_heads, merged_product, gathered, resized, safe_softmax, grouped,
-        grouped_first,
+        grouped_first, swish,
     )
 }  # fmt: skip
 

@@ -37,18 +37,10 @@ def link(
 ) -> None:
     """Link an executable to a library, with further options of the compiler.
 
-    ``objects`` gives further object files, once all others are written. Raises `PrunerError` where
-    the compiler of another family of processors is missing.
+    ``objects`` gives further object files, once all others are written. Raises `PrunerError`: see
+    :func:`linker`.
     """
-    compiler, triple = None, foreign_triple(target)
-    if triple is not None:
-        compiler = f"{triple}-g++"
-        if shutil.which(compiler) is None:
-            raise PrunerError(
-                f"linking for {triple} needs {compiler}, which is not on the PATH (Debian's "
-                f"package g++-{triple} has it)"
-            )
-    how: dict[str, Any] = {"options": list(options), "cc": compiler}
+    how: dict[str, Any] = {"options": list(options), "cc": linker(target)}
     if objects is not None:
         create_shared = importlib.import_module("tvm.support.cc").create_shared
 
@@ -57,6 +49,21 @@ def link(
 
         how["fcompile"] = linked
     executable.export_library(str(path), **how)
+
+
+def linker(target: Any) -> str | None:
+    """Return the compiler that links for another family of processors, else None.
+
+    Raises `PrunerError` where it is missing.
+    """
+    triple = foreign_triple(target)
+    compiler = None if triple is None else f"{triple}-g++"
+    if compiler is not None and shutil.which(compiler) is None:
+        raise PrunerError(
+            f"linking for {triple} needs {compiler}, which is not on the PATH (Debian's package "
+            f"g++-{triple} has it)"
+        )
+    return compiler
 
 
 def foreign_triple(target: Any) -> str | None:

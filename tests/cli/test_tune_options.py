@@ -283,6 +283,15 @@ def test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, told):
     assert not list(tmp_path.iterdir())
 
 
+BOARD = "target={kind:llvm,mtriple:aarch64-linux-gnu,mcpu:cortex-a72,num-cores:4}"
+
+
+def test_a_missing_linker_is_told_before_any_work(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    options = ["network=dcgan", "effort=draft", BOARD]
+    test_mistakes_end_in_one_line(monkeypatch, capsys, tmp_path, options, "needs aarch64-linux-gnu")
+
+
 def test_formulas_and_variants_need_a_described_device(monkeypatch, tmp_path):
     from pruner.cli.tuning import network, read_options
 

@@ -32,6 +32,7 @@ from pruner.errors import PrunerError
 from pruner.files import METRICS_FILE, as_written, load_metrics, save_metrics
 from pruner.models.training.fit import cpu_threads
 from pruner.study.tuning_plots import draw, load_run, time_table
+from pruner.tune.compiling import linker
 from pruner.tune.deploy.built_files import DEPLOY_FILE
 from pruner.tune.run.budget import Effort, TuneBudget
 from pruner.tune.run.finalists import search_s
@@ -55,6 +56,8 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
     workloads = [] if config.network is not None else load_workloads(plain(config.workload))
     options = tune_options(config)
     if config.network is not None:
+        if config.deploy and not config.compile_only:
+            linker(options.platform.target)  # refused before any work
         label = network_label(config)
     else:
         label = workloads[0].name if len(workloads) == 1 else f"{len(workloads)}-tasks"

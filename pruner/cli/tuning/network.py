@@ -18,6 +18,7 @@ from pruner.files import save_metrics
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.processes import Worker
 from pruner.tune.compare.benchmark import FIRST_LOOK, SHORT_BENCHMARK, BenchmarkSettings
+from pruner.tune.compiling import linker
 from pruner.tune.deploy.build import network_worker
 from pruner.tune.deploy.built_files import LOADER, deploying
 from pruner.tune.deploy.forms import deploy_faster, extract_original, forms
@@ -89,6 +90,8 @@ def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     # the drafts' processes first: they choose the modules that all processes start with
     with DraftWorkers() as workers, network_worker() as worker:
         platform = chosen_platform(config, measures=False)
+        if config.deploy:
+            linker(platform.target)  # refused before any work
         folder = earlier or open_run(config, "tune", run_label(config, network_label(config)))
         tasks = network_tasks(config, platform, folder, worker=worker, workers=workers)
         result = _drafted(config, tasks, platform, folder, workers)

@@ -84,9 +84,9 @@ def import_databases(
                 if number in stored:
                     _task(state, stored[number], found, records)
                     continue
+                lacking = DataError(f"no function for it in {workloads.name}")
                 for record in found:
-                    why = DataError(f"no function for it in {workloads.name}")
-                    state.refuse(records, record.line, why)
+                    state.refuse(records, record.line, lacking)
         worst = ", ".join(f"{num} x {why}" for why, num in state.reasons.most_common(3))
         if not writer.records:
             why = worst or summary(quarantine)

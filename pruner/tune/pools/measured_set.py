@@ -103,7 +103,7 @@ class MeasuredSet:
     @property
     def all_failed(self) -> bool:
         """True if all tried programs failed, and none waits for its timing."""
-        tried = any(p.failed and p.has_record for p in self.measurement_log.programs)
+        tried = any(p.failed for p in self.measurement_log.programs)
         return tried and not self.valid() and not self.built
 
     @property

@@ -104,6 +104,10 @@ def test_what_was_built_before_is_only_timed(tmp_path):
     for one in pool.measurement_log.programs:
         one.built, one.error = False, REFUSED
     assert pool.all_failed
+    pool.measurement_log.programs.clear()
+    assert not pool.all_failed
+    pool.measurement_log.ended["random"] = "no more programs"
+    assert pool.all_failed
     found = collect(plan)
     assert (found.records, found.built, found.pools) == (PROGRAMS, 0, 1)
     assert len(entries("built")) == PROGRAMS

@@ -117,9 +117,10 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
 def new_platform(
     out: Path, platform: str, quarantine: Quarantine, compression: Compression
 ) -> Iterator["RecordWriter"]:
-    """Yield a writer of a platform's records; their folder appears when the body is done.
+    """Yield a writer of a platform's records.
 
-    Raises `DataError` for a bad or known name, PrunerError where another process writes to `out`.
+    Their folder appears when the body is done. Raises `DataError` for a bad or known name,
+    PrunerError where another process writes to `out`.
     """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", platform):
         raise DataError(f"platform={platform!r}: use letters, digits, '.', '_' and '-' only")
@@ -142,7 +143,7 @@ def new_platform(
 
 
 def _log_files(logs: Path, out: Path, report: Path | None) -> list[Path]:
-    """List the files of `logs` without those that imports into `out` wrote."""
+    """List the files of `logs`, without the records and reports of imports into `out`."""
     if not logs.exists():
         raise DataError(f"logs={logs}: no such file or folder")
     written = (out / FOLDER).resolve()
@@ -222,7 +223,10 @@ class RecordWriter:
         fused: tuple[str, ...] = (),
         name: str | None = None,
     ) -> None:
-        """Append a record to its task's file, called `name` or by its key; set duplicates aside."""
+        """Append a record to its task's file, called `name` or by its key.
+
+        Duplicates are set aside.
+        """
         device = parsed.header.target, parsed.header.hardware_params
         task = (parsed.header.workload_key, fused, device)
         programs = self._programs.setdefault(task, {})

@@ -204,7 +204,10 @@ def _present(kind: str, inputs: list[Any], attributes: list[Any], outputs: list[
 
 
 def decisions_of(record: StoredRecord) -> list[int]:
-    """Return the space's decision vector; raises `MalformedError` for a missing or bad decision."""
+    """Return the space's decision vector.
+
+    Raises `MalformedError` where a decision is missing, or no integer.
+    """
     taken = dict(record.trace[1])
     out: list[int] = []
     for place, step in enumerate(record.trace[0]):

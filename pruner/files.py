@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import logging
 import math
 import os
 import shutil
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, overload
 
 from pruner.errors import OF_DISKS, DataError, PrunerError
+
+log = logging.getLogger(__name__)
 
 METRICS_FILE = "metrics.json"  # of every finished run
 ABANDONED_S = 86400.0  # age of partial files and folders that nobody writes any more
@@ -114,6 +117,24 @@ def check_links(folder: Path) -> None:
                     f"{path}: a link to {path.resolve()}, which would be written to; a run keeps "
                     "its files in its folder: put the file itself there, or remove it"
                 )
+
+
+def files_below(folder: Path) -> list[Path]:
+    """List the files below a folder, also through links; warn of unreadable folders."""
+
+    def left_out(error: OSError) -> None:
+        log.warning("left out: %s: %s", error.filename, error.strerror)
+
+    found: list[Path] = []
+    seen: set[str] = set()  # a link may lead to a folder above it
+    for place, folders, names in os.walk(folder, onerror=left_out, followlinks=True):
+        if (real := os.path.realpath(place)) in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        found += (Path(place, name) for name in names)
+    return sorted(path for path in found if path.is_file())
 
 
 def append_line(file: IO[bytes], line: bytes, path: Path) -> None:

@@ -70,7 +70,7 @@ def collect(config: DictConfig) -> dict[str, Any]:
         found = collector.estimate() if config.plan else work()
     result = asdict(found) | {"out": str(plan.out)}
     if found.unsuccessful:
-        what = "have no program, or programs that are NOT CHECKED"
+        what = "failed, have no program, or programs that are NOT CHECKED"
         say(f"{len(found.unsuccessful)} pools {what}: {', '.join(found.unsuccessful)}")
     if found.interrupted:
         say("ended early; the same command continues")
@@ -79,7 +79,8 @@ def collect(config: DictConfig) -> dict[str, Any]:
     if config.prepare:
         say(f"{found.built} programs are built; the same command without prepare=true times them")
     elif config.plan:
-        say(f"about {hours(found.left_s)} for all that is left; plan=false measures it")
+        rest = ", without pools that failed" if found.unsuccessful else ""
+        say(f"about {hours(found.left_s)} for all that is left{rest}; plan=false measures it")
     elif not found.records:
         raise PrunerError(f"no program could be measured: {'; '.join(found.short)}")
     return result

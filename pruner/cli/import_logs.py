@@ -38,7 +38,9 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
             say(f"databases of MetaSchedule: {len(databases)}{others}")
             # here, since it needs TVM, which takes seconds and other logs do not need
             importing = import_module("pruner.tune.pools.importing")
-            result = importing.import_databases(databases, out, platform, quarantine, say)
+            result = importing.import_databases(
+                databases, out, platform, quarantine, say, compression=config.compress
+            )
         else:
             result = import_folder(
                 Path(str(config.logs)),
@@ -49,11 +51,12 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
                 compression=config.compress,
                 progress=lambda done, total, _: count(done, total),
             )
-    if len(result.targets) > 1:
-        each = "; ".join(f"{num} of {name:.80}" for name, num in result.targets.most_common(3))
+    if len(result.devices) > 1:
+        most = result.devices.most_common(3)
+        each = "; ".join(f"{num} of {name:.80} {list(numbers)}" for (name, numbers), num in most)
         say(
-            f"records of {len(result.targets)} targets: {each}. A platform is one device: import "
-            "the logs of another device as another platform"
+            f"records of {len(result.devices)} targets or hardware parameters: {each}. A platform "
+            "is one device: import the logs of another device as another platform"
         )
     if not (conf_folder() / "platform" / f"{platform}.yaml").is_file():
         say(

@@ -43,7 +43,8 @@ from pruner.study.model_table import (
     read_rows,
 )
 
-SAME = ["split", "resplit", "overrides"]  # options with a single value for a table
+# options with a single value for a table; earlier tables lack those of the records
+SAME, RECORDS = ["split", "resplit", "overrides"], ["data.root", "data.duplicates"]
 
 
 def results_table(config: DictConfig) -> dict[str, Any]:
@@ -107,8 +108,9 @@ def _kept_rows(config: DictConfig) -> list[Row]:
     rows = read_rows(out / "results.csv")
     beside = out / "options.yaml"
     earlier = plain(OmegaConf.load(beside)) if beside.is_file() else {}
-    for name in SAME if rows else []:
-        before, now = earlier.get(name), plain(config[name])
+    names = [*SAME, *(name for name in RECORDS if name in earlier)]
+    for name in names if rows else []:
+        before, now = earlier.get(name), plain(OmegaConf.select(config, name))
         if before != now:
             raise PrunerError(
                 f"keep_rows=true: rows of {out} have {name}={before}, not {now}, by {beside}; "
@@ -119,7 +121,8 @@ def _kept_rows(config: DictConfig) -> list[Row]:
 
 def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    OmegaConf.save(OmegaConf.masked_copy(config, SAME), out / "options.yaml", resolve=True)
+    kept = {name: plain(OmegaConf.select(config, name)) for name in (*SAME, *RECORDS)}
+    OmegaConf.save(OmegaConf.create(kept), out / "options.yaml")
     write_table(out / "results.csv", rows, ".6f")
 
 

@@ -6,7 +6,8 @@ import logging
 import re
 import shutil
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,11 +19,12 @@ from pruner.data.root import FOLDER, summary
 from pruner.data.stream import read_lines
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.errors import DataError, UnsupportedProgram
-from pruner.files import held, write_atomic
+from pruner.files import files_below, held, write_atomic
 
 log = logging.getLogger(__name__)
 
 Compression = Literal["none", "gz"]
+Device = tuple[str, tuple[int, ...]]  # target as logged, hardware parameters
 OnFile = Callable[[int, int, int], None]  # files done, files in all, records so far
 # (workload key, steps, fused operators by the log's name) to the workload key and the operators
 ReadTask = Callable[[str, list[list[Any]], tuple[str, ...]], tuple[str, tuple[str, ...]]]
@@ -42,14 +44,14 @@ COPY_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """Counts of an import: `records`, `failed` measurements, records by logged target."""
+    """Counts of an import: `records`, `failed` measurements, records by device."""
 
     records: int
     failed: int
     tasks: int
     files: int
     quarantined: dict[str, int]
-    targets: Counter[str]
+    devices: Counter[Device]
     out: Path
 
 
@@ -65,43 +67,22 @@ def import_logs(
 ) -> ImportResult:
     """Write every record under `logs` to ``out/measure_records/<platform>/<task>.json``.
 
-    One file per workload, fused operators and target; lines are copied as they are and streamed. Of
-    a program logged twice the first valid record is kept. The folder appears when all is done.
+    One file per workload, fused operators, target and hardware parameters; lines are copied as they
+    are and streamed. Of a program logged twice the first valid record is kept.
     `read_task` (`pruner.program.te.recorded_task.TaskReader`) finds operator and fused operators,
     which names of logs lack; a record for which it raises `UnsupportedProgram` is set aside.
 
-    Raises DataError for no log file, no record, a bad name or a platform that `out` has,
-    PrunerError where another process writes there.
+    Raises DataError for no log file, no record, and as `new_platform`.
     """
-    final = new_platform(out, platform)
-    files = _log_files(logs, out)
-    partial = final.with_name(f".{platform}.partial")
-    out.mkdir(parents=True, exist_ok=True)
-    with held(out):
-        shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
-        partial.mkdir(parents=True)
-        writer = _LayoutWriter(partial)
-        try:
-            _copy(files, writer, quarantine, read_task, progress)
-            writer.finish(compression)
-            if not writer.records:
-                raise DataError(
-                    f"logs={logs}: no usable record in {len(files)} files ({summary(quarantine)}); "
-                    + _expected(files, quarantine)
-                )
-            partial.rename(final)
-        finally:
-            writer.close()
-            shutil.rmtree(partial, ignore_errors=True)
-    return ImportResult(
-        records=writer.records,
-        failed=writer.failed,
-        tasks=len(writer.paths),
-        files=len(files),
-        quarantined=dict(quarantine.counts),
-        targets=writer.targets,
-        out=final,
-    )
+    files = _log_files(logs, out, quarantine.report)
+    with new_platform(out, platform, quarantine, compression) as writer:
+        _copy(files, writer, quarantine, read_task, progress)
+        if not writer.records:
+            raise DataError(
+                f"logs={logs}: no usable record in {len(files)} files ({summary(quarantine)}); "
+                + _expected(files, quarantine)
+            )
+    return writer.result(len(files))
 
 
 def _expected(files: list[Path], quarantine: Quarantine) -> str:
@@ -132,27 +113,47 @@ def _expected(files: list[Path], quarantine: Quarantine) -> str:
     )
 
 
-def new_platform(out: Path, platform: str) -> Path:
-    """Return a new platform's folder; raises `DataError` for a bad or known name."""
+@contextmanager
+def new_platform(
+    out: Path, platform: str, quarantine: Quarantine, compression: Compression
+) -> Iterator["RecordWriter"]:
+    """Yield a writer of a platform's records.
+
+    Their folder appears when the body is done. Raises `DataError` for a bad or known name,
+    PrunerError where another process writes to `out`.
+    """
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", platform):
         raise DataError(f"platform={platform!r}: use letters, digits, '.', '_' and '-' only")
     final = out / FOLDER / platform
     if final.exists():
         raise DataError(f"{final} exists and is left alone; choose another out or platform")
-    return final
+    partial = final.with_name(f".{platform}.partial")
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out):
+        shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
+        partial.mkdir(parents=True)
+        writer = RecordWriter(partial, final, quarantine)
+        try:
+            yield writer
+            writer.finish(compression)
+            partial.rename(final)
+        finally:
+            writer.close()
+            shutil.rmtree(partial, ignore_errors=True)
 
 
-def _log_files(logs: Path, out: Path) -> list[Path]:
+def _log_files(logs: Path, out: Path, report: Path | None) -> list[Path]:
+    """List the files of `logs`, without the records and reports of imports into `out`."""
     if not logs.exists():
         raise DataError(f"logs={logs}: no such file or folder")
-    found = [logs] if logs.is_file() else sorted(logs.rglob("*"))
     written = (out / FOLDER).resolve()
+    reports = {path.resolve() for path in (*out.glob("quarantine-*.jsonl"), report) if path}
     files = [
         path
-        for path in found
-        if path.is_file()
-        and not path.name.startswith(".")
+        for path in ([logs] if logs.is_file() else files_below(logs))
+        if not path.name.startswith(".")
         and not path.resolve().is_relative_to(written)
+        and path.resolve() not in reports
     ]
     if not files:
         raise DataError(f"logs={logs}: no file in it; name the folder that holds the tuning logs")
@@ -161,7 +162,7 @@ def _log_files(logs: Path, out: Path) -> list[Path]:
 
 def _copy(
     files: list[Path],
-    writer: "_LayoutWriter",
+    writer: "RecordWriter",
     quarantine: Quarantine,
     read_task: ReadTask,
     progress: OnFile | None,
@@ -190,27 +191,24 @@ def _copy(
                 raw["i"][0][0] = known
                 header = replace(parsed.header, workload_key=known)
                 parsed, line = parsed._replace(header=header), json.dumps(raw).encode()
-            repeated = writer.add(parsed, line, fused, (str(path), number))
-            if repeated is not None:
-                file, repeated_line = repeated
-                quarantine.add(file=file, line=repeated_line, reason=Reason.DUPLICATE)
+            writer.add(parsed, line, (str(path), number), fused)
     if progress:
         progress(len(files), len(files), writer.records)
 
 
-_Task = tuple[str, tuple[str, ...], str]  # workload key, fused operators, target
+_Task = tuple[str, tuple[str, ...], Device]  # workload key, fused operators
 _Place = tuple[str, int]  # log file, 0-based line
 
 
-class _LayoutWriter:
+class RecordWriter:
     """Task files in one folder, opened as needed, and the programs already in them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, final: Path, quarantine: Quarantine) -> None:
         self.paths: dict[_Task, Path] = {}
         self.records = 0
         self.failed = 0
-        self.targets: Counter[str] = Counter()
-        self._folder = folder
+        self.devices: Counter[Device] = Counter()
+        self._folder, self._final, self._quarantine = folder, final, quarantine
         self._names: set[str] = set()
         # Program digest -> None where it ran, the place of the failed record otherwise.
         self._programs: dict[_Task, dict[int, _Place | None]] = {}
@@ -218,24 +216,45 @@ class _LayoutWriter:
         self._open: OrderedDict[Path, IO[bytes]] = OrderedDict()
 
     def add(
-        self, parsed: ParsedLine, line: bytes, fused: tuple[str, ...], place: _Place
-    ) -> _Place | None:
-        """Append a record; return the place of a duplicate, if any."""
-        task = (parsed.header.workload_key, fused, parsed.header.target)
+        self,
+        parsed: ParsedLine,
+        line: bytes,
+        place: _Place,
+        fused: tuple[str, ...] = (),
+        name: str | None = None,
+    ) -> None:
+        """Append a record to its task's file, called `name` or by its key.
+
+        Duplicates are set aside.
+        """
+        device = parsed.header.target, parsed.header.hardware_params
+        task = (parsed.header.workload_key, fused, device)
         programs = self._programs.setdefault(task, {})
         valid = parsed.error_no == 0
-        earlier = None
         if parsed.digest in programs:
-            earlier = programs[parsed.digest]
-            if earlier is None or not valid:
-                return place
+            superseded = programs[parsed.digest] if valid else None
+            file, number = superseded or place
+            self._quarantine.add(file=file, line=number, reason=Reason.DUPLICATE)
+            if superseded is None:
+                return
             self._superseded.setdefault(task, set()).add(parsed.digest)
         programs[parsed.digest] = None if valid else place
-        self._handle(self._path(task)).write(line.rstrip(b"\r") + b"\n")
+        self._handle(self._path(task, name)).write(line.rstrip(b"\r") + b"\n")
         self.records += 1
         self.failed += not valid
-        self.targets[parsed.header.target] += 1
-        return earlier
+        self.devices[device] += 1
+
+    def result(self, files: int) -> ImportResult:
+        """Return the counts of the finished import of so many files."""
+        return ImportResult(
+            records=self.records,
+            failed=self.failed,
+            tasks=len(self.paths),
+            files=files,
+            quarantined=dict(self._quarantine.counts),
+            devices=self.devices,
+            out=self._final,
+        )
 
     def finish(self, compression: Compression) -> None:
         """Drop failed records that a valid record replaced; close, compress."""
@@ -258,11 +277,11 @@ class _LayoutWriter:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _path(self, task: _Task) -> Path:
+    def _path(self, task: _Task, name: str | None) -> Path:
         if task not in self.paths:
             workload_key, fused, _ = task
-            name = parse_workload(workload_key).file_stem(fused)
-            if name in self._names:  # the same work for another target
+            name = name or parse_workload(workload_key).file_stem(fused)
+            if name in self._names:  # the same work on another device
                 name += "__" + sha256(repr(task).encode()).hexdigest()[:8]
             self._names.add(name)
             self.paths[task] = self._folder / f"{name}.json"

@@ -25,6 +25,7 @@ from pruner.data.parse import MAX_LATENCY_S
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.stream import read_lines
 from pruner.errors import DataError
+from pruner.files import files_below
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 DRAFT_FOLDER, DRAFTS = "drafted", "drafted.json"  # the second in a folder of a network's drafts
@@ -81,7 +82,7 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
         return [], 0
     if logs.is_file() and _kind(logs) is None:
         return [], 1
-    files = sorted(logs.rglob("*")) if logs.is_dir() else sorted(logs.parent.glob("*"))
+    files = files_below(logs) if logs.is_dir() else sorted(logs.parent.glob("*"))
     drafts = {path.parent for path in files if path.name == DRAFTS}
     files = [path for path in files if path.parent not in drafts and path.name[0] != "."]
     kinds = {path: _kind(path) for path in files if path.is_file()}
@@ -115,7 +116,7 @@ def _kind(path: Path) -> str | None:
     for _, line, _ in islice(read_lines(path, Quarantine()), _TRIES):
         with suppress(ValueError, RecursionError):
             match json.loads(line):
-                case [str(), str() | dict()]:
+                case [str(name), str() | dict()] if _HASH.fullmatch(name):
                     return WORKLOADS
                 case [int(), [[[*_], [*_]], *_]]:
                     return RECORDS
@@ -148,7 +149,7 @@ def _lines(path: Path, quarantine: Quarantine, parse: Any) -> Iterator[tuple[int
             reason, detail = error.reason, str(error)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             reason, detail = Reason.MALFORMED_JSON, str(error)
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        except (ArithmeticError, ValueError, TypeError, LookupError, RecursionError) as error:
             reason, detail = Reason.NOT_A_RECORD, str(error)
         quarantine.add(file=str(path), line=number, reason=reason, detail=detail[:120], text=line)
 
@@ -177,7 +178,7 @@ def _record(shared: dict[bytes, list[Any]], number: int, value: Any) -> StoredRe
     kinds = [step[0] for step in instructions]
     # Postprocessors are not part of the space: the engine applies its own.
     end = kinds.index(_POSTPROCESSING) if _POSTPROCESSING in kinds else len(kinds)
-    kept = [[int(place), value] for place, value in decisions if int(place) < end]
+    kept = [[place, value] for place, value in decisions if _integer(place) < end]
     skeleton = orjson.dumps(instructions[:end])
     if skeleton not in shared:
         shared[skeleton] = [_present(*step) for step in instructions[:end]]
@@ -203,7 +204,10 @@ def _present(kind: str, inputs: list[Any], attributes: list[Any], outputs: list[
 
 
 def decisions_of(record: StoredRecord) -> list[int]:
-    """Return the space's decision vector; raises `MalformedError` where a decision is missing."""
+    """Return the space's decision vector.
+
+    Raises `MalformedError` where a decision is missing, or no integer.
+    """
     taken = dict(record.trace[1])
     out: list[int] = []
     for place, step in enumerate(record.trace[0]):
@@ -211,5 +215,11 @@ def decisions_of(record: StoredRecord) -> list[int]:
             if place not in taken:
                 raise MalformedError(Reason.BAD_FIELD, f"{step[0]} has no decision")
             value = taken[place]
-            out += [int(one) for one in value] if isinstance(value, list) else [int(value)]
+            out += map(_integer, value if isinstance(value, list) else [value])
     return out
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise MalformedError(Reason.BAD_FIELD, f"a decision {value!r:.40}, which is no integer")
+    return value

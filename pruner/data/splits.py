@@ -133,6 +133,12 @@ def make_split(
             f"split {name!r} is unknown; known: {known}, by_operator, by_platform, by_network, "
             "within_task"
         )
+    if empty := [side for side in SIDES if not split.side(side)]:
+        num = len({key.identity for key in keys})
+        raise DataError(
+            f"split {name} (seed {seed}): no workload of these {num} is on the {empty[0]} side; "
+            "add records, hold out less, or choose another split.seed or split=within_task"
+        )
     if not (name == "by_platform" and workloads == "all"):
         check_no_leak(split)
     return split
@@ -158,7 +164,7 @@ def _claim(seen: dict[object, Side], what: object, side: Side, name: str) -> Non
 
 
 def _sides_by_workload(name: str, seed: int, keys: Sequence[TaskKey], folder: Path) -> Sides:
-    """Return each identity's side: frozen list, else hash; no side stays empty."""
+    """Return each identity's side: frozen list, else hash; no side stays empty if possible."""
     identities = sorted({key.identity for key in keys})
     if len(identities) < 3:
         raise DataError(
@@ -175,12 +181,6 @@ def _sides_by_workload(name: str, seed: int, keys: Sequence[TaskKey], folder: Pa
     _fill(sides, "test", loose, salt)
     # A listed training workload may serve for validation: what is held out stays the same.
     _fill(sides, "valid", [name for name in identities if sides[name] == "train"], salt)
-    for side in SIDES:
-        if side not in sides.values():
-            raise DataError(
-                f"split {name} (seed {seed}): no workload of these {len(identities)} is on the "
-                f"{side} side; add records, or choose another split.seed or split=within_task"
-            )
     return sides
 
 
@@ -274,7 +274,7 @@ def _by_network(
     sides = _sides_without(away, keys, f"by_network:{seed}")
     here = {each.name for each in judged if any(each.weight(key) for key in keys)}
     missing = sorted({each.name for each in judged} - here)
-    if missing or not held_out or not {"train", "valid"} <= set(sides.values()):
+    if missing or not held_out:
         reason = f"no records of {', '.join(missing)}" if missing else "a side would be empty"
         raise DataError(
             f"split by_network: split.held_out={list(held_out)}: {reason}; "

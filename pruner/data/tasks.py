@@ -241,7 +241,8 @@ def _assemble(
             task=task,
             workload_key=header.workload_key,
             target=header.target,
-            fused=fused_from_name(task),
+            # the name of another operator is its own: foo_relu has no relu behind it
+            fused=fused_from_name(task) if parse_workload(header.workload_key).operator else (),
         ),
         file=str(path),
         hardware_params=header.hardware_params,

@@ -94,6 +94,8 @@ def test_rows_that_are_there_stay_and_are_not_made_again(table, tmp_path):
         ("split=within_task", "have split={'name': 'by_task', 'seed': 0}, not {'name': 'within"),
         ("resplit=false", "have resplit=True, not False"),
         ("overrides=['train_pick=tasks']", "have overrides=[], not ['train_pick=tasks']"),
+        ("data.duplicates=keep", "have data.duplicates=drop, not keep"),
+        ("data.root=DIR", "have data.root="),
         ("out=null", "keep_rows=true: add out="),
     ],
 )
@@ -101,6 +103,7 @@ def test_rows_made_otherwise_are_not_taken_for_these(command, toy_root, tmp_path
     options = (f"data.root={toy_root}", "platforms=[v100]", "models=[random]", "seeds=[0]")
     assert command("results_table", *options, "out=kept")[0] == 0
     before = (tmp_path / "kept/results.csv").read_text()
+    option = option.replace("DIR", f"{toy_root}/.")
     err = command("results_table", *options, "out=kept", "keep_rows=true", option).refusal
     assert says in err
     assert len(err.splitlines()) == 1

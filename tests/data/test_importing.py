@@ -12,6 +12,7 @@ from pruner.data import importing
 from pruner.data.quarantine import Quarantine, read_report
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
+from pruner.files import files_below
 
 
 def by_name(key, steps, named):
@@ -114,8 +115,24 @@ def test_progress_ends_at_the_end(logs, tmp_path):
 
 
 def test_logs_beside_the_output_are_not_read_twice(logs, tmp_path):
-    import_logs(logs, logs, "k80", Quarantine())
-    assert import_logs(logs, logs, "v100", Quarantine()).files == 3
+    """Neither are reports: the current one would grow by a line for each of its lines."""
+    for platform, report in (("k80", "quarantine-k80.jsonl"), ("v100", "own.report")):
+        with Quarantine(logs / report) as quarantine:
+            assert import_logs(logs, logs, platform, quarantine).files == 3
+        quarantine.report.touch()
+
+
+def test_linked_folders_are_read_once_and_unreadable_ones_told(logs, tmp_path, caplog):
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "to logs").symlink_to(logs)
+    (logs / "deep" / "back").symlink_to(place)  # a circle
+    names = {path.name for path in files_below(place)}
+    assert names == {"run1.log", "run2.txt", ".hidden", "ansor_conv2d_add_1_8.log.gz"}
+    assert import_logs(place, tmp_path / "out", "k80", Quarantine()).files == 3
+    assert not caplog.text
+    assert files_below(tmp_path / "nowhere") == []
+    assert "left out: " in caplog.text
 
 
 def test_an_interrupted_import_starts_anew_and_leaves_nothing_half(logs, tmp_path):
@@ -215,13 +232,19 @@ def test_a_tar_archive_is_refused_whole(line, tmp_path, mode):
         import_logs(tmp_path / "logs.tar", tmp_path / "out", "k80", Quarantine())
 
 
-def test_targets_are_counted(write, line, tmp_path):
-    other = json.loads(line(4))
-    other["i"][0][1] = "llvm"
-    logs = write("a.json", [line(2), line(8), json.dumps(other).encode()])
+def test_devices_are_counted_and_apart(write, line, tmp_path):
+    """By target and by hardware parameters: of each the same program has a latency of its own."""
+    one, other = json.loads(line(2)), json.loads(line(2, target="llvm"))
+    other["i"][0][2] = [32, *one["i"][0][2][1:]]
+    more = json.loads(line(2, target="llvm"))
+    more["i"][0][2] = [8, *one["i"][0][2][1:]]
+    logs = write("a.json", [line(2), line(8), *(json.dumps(n).encode() for n in (other, more))])
     result = import_logs(logs, tmp_path / "out", "k80", Quarantine())
-    assert sorted(result.targets.values()) == [1, 2]
-    assert result.targets["llvm"] == 1
+    assert sorted(result.devices.values()) == [1, 1, 2]
+    assert result.devices["llvm", tuple(other["i"][0][2])] == 1
+    assert (result.records, result.tasks) == (4, 3)
+    tasks = list(RecordRoot(tmp_path / "out").read(Quarantine()))
+    assert len({task.key for task in tasks}) == len(tasks) == 3
 
 
 AUTOTVM = (

@@ -4,6 +4,7 @@ import base64
 import gzip
 import json
 import lzma
+from dataclasses import replace
 
 import pytest
 import zstandard
@@ -50,6 +51,8 @@ def folder(tmp_path):
         "[0, [[]",
         json.dumps({"i": 1}),
         json.dumps([0, 1]),
+        json.dumps(record([4, 8], -1)).replace("[5, 1]", "[Infinity, 1]"),
+        json.dumps(record([4, 8], -1)).replace("0.001", "1" + "0" * 400),
     ]
     (tmp_path / "database_tuning_record.json").write_text("\n".join(lines) + "\n")
     return tmp_path
@@ -64,7 +67,7 @@ def test_records_and_functions_are_unpacked_and_damaged_ones_set_aside(folder):
     assert len({one.skeleton for one in found}) == 1
     assert found[0].trace[0][0][0] == "GetSBlock"  # today's name
     assert found[0].target == TARGET
-    assert quarantine.counts == {"malformed_json": 1, "not_a_record": 2}
+    assert quarantine.counts == {"malformed_json": 1, "not_a_record": 3, "bad_field": 1}
     [(path, _)], _ = find_databases(folder)
     with Quarantine() as quarantine:
         found = read_workloads(path, quarantine)
@@ -72,12 +75,15 @@ def test_records_and_functions_are_unpacked_and_damaged_ones_set_aside(folder):
     assert quarantine.counts == {"bad_field": 3}  # a name that would leave the folder among them
 
 
-def test_a_trace_without_a_decision_is_refused(folder):
+def test_a_trace_without_a_decision_or_with_another_value_is_refused(folder):
     [(_, path)], _ = find_databases(folder)
     first = next(read_records(path, Quarantine()))
-    first.trace[1].pop()
+    _, location = first.trace[1].pop()
     with pytest.raises(MalformedError, match="SampleComputeLocation has no decision"):
         decisions_of(first)
+    for value in (None, "4", 2.5, True, [location, None], [[1]]):
+        with pytest.raises(MalformedError, match="which is no integer"):
+            decisions_of(replace(first, trace=[first.trace[0], [*first.trace[1], [3, value]]]))
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress, zstandard.compress])
@@ -95,10 +101,11 @@ def test_databases_are_known_by_their_contents(folder, pack):
     }.items():
         (theirs / f"{name}.packed").write_bytes(pack(content))
     (theirs / "ansor.json").write_text('{"i": [], "r": []}\n')
+    (theirs / "labels.json").write_text('["cat", "dog"]')
     found, num_others = find_databases(theirs)
     names = [tuple(path.name.partition(".")[0] for path in pair) for pair in found]
     assert names == [("a_workloads", "a_tuning_records"), ("b_workloads", "b_tuning_records")]
-    assert num_others == 1
+    assert num_others == 2
     # one pair: the others may be of another device
     assert find_databases(theirs / "a_workloads.json.packed") == (found[:1], 0)
     assert find_databases(theirs / "ansor.json") == ([], 1)

@@ -266,6 +266,8 @@ def test_every_split_of_tasks_is_checked_and_few_read_networks(empty, monkeypatc
     assert checked == ["by_task", "by_operator", "by_platform", "by_network"]
 
 
+# one workload is left on k80, and one without pool
+FEW = [key("matmul", 1), *(key("pool", size, "v100") for size in (1, 2, 3))]
 OPERATORS = "operators here: batch_matmul, matmul, pool, relu"
 PLATFORMS = "platforms here: k80, v100; name some, such as"
 
@@ -288,6 +290,13 @@ PLATFORMS = "platforms here: k80, v100; name some, such as"
         *(
             ("by_platform", MANY, {"held_out": names}, PLATFORMS)
             for names in ([], ["orin"], ["v100", "orin"], ["k80", "v100"])
+        ),
+        *(
+            (name, tasks, {"held_out": held_out}, message)
+            for name, tasks, held_out, message in (
+                ("by_operator", FEW, ["pool"], "no workload of these 4 is on the valid side"),
+                ("by_platform", FEW, ["v100"], r"of these 4 is on the (valid|train) side; .*less"),
+            )
         ),
         *(
             ("by_network", MANY, {"held_out": names, "networks": lambda n=n: n}, message)

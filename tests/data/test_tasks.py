@@ -17,6 +17,8 @@ def test_columns_hold_what_the_lines_say(write, line, record):
     assert task.key.platform == "k80"
     assert task.key.task == "conv2d_add_relu_1_2"
     assert task.fused == ("add", "relu")
+    own = write("foo_relu_4.json", [line(2, key='["foo_relu_layer", 4]')])
+    assert read_tasks(own, Quarantine())[0].fused == ()
     assert len(task) == 3
     assert task.file == str(path)
     assert task.steps == [record(tile)["i"][1][1] for tile in (2, 4, 8)]

@@ -54,7 +54,7 @@ class TaskReader:
         :func:`fused_in_steps`, ``other-arguments`` where the steps contradict every reading.
         """
         if is_trace(steps):
-            return key, named
+            return key, fused_in_steps(key, steps, named)
         if key not in self._confirmed and self._contradicted[key] < _TRIES:
             self._try(key, steps, named)
         if key in self._confirmed:
@@ -164,10 +164,13 @@ def fused_in_steps(
     """Return the operators fused behind a standard operator, judged by steps.
 
     ``named`` where it fits the number of stages, else the epilogue with as many stages as the steps
-    reach (of equals the sum, ``add``). Other workloads, and steps that do not reach the result,
-    keep ``named``. Raises `UnsupportedProgram` (``unknown-fusion``) where no epilogue has enough.
+    reach (of equals the sum, ``add``); steps that do not reach the result keep ``named``. None
+    behind other operators. Raises `UnsupportedProgram` (``unknown-fusion``) where no epilogue has
+    enough.
     """
-    if parse_workload(workload_key).operator is None or is_trace(steps):
+    if parse_workload(workload_key).operator is None:
+        return ()  # the name is the operator's own: foo_relu has no relu behind it
+    if is_trace(steps):
         return named  # a trace schedules the function with all that is fused into it
     try:
         known = _epilogues_by_stages(workload_key)

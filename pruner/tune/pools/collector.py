@@ -63,7 +63,7 @@ class Collected:
     others with the reason). ``left_s``: estimated seconds of the rest; ``built``: programs that
     wait for their first timing. ``unchecked`` programs ran without a check of their results;
     ``unsuccessful`` lists the pools that have unchecked programs although a check was requested,
-    and pools without a program that ran.
+    pools without a program that ran, and pools that could not be opened or continued.
     """
 
     records: int
@@ -256,6 +256,8 @@ class Collector:
         """Estimate the seconds that opening and timing will still take."""
         total = 0.0
         for _, pool in self.pools:
+            if pool.name in self.short:
+                continue
             name, missing = pool.paths.platform, pool.missing
             total += missing * self._each_s(name, "first")
             total += (missing + len(pool.doubted)) * self._each_s(name, "again")
@@ -284,7 +286,9 @@ class Collector:
             unsuccessful=tuple(
                 pool.name
                 for pool in pools
-                if pool.all_failed or (self._plan.measure.check and pool.unchecked)
+                if pool.all_failed
+                or pool.name in self.short
+                or (self._plan.measure.check and pool.unchecked)
             ),
         )
 

@@ -3,16 +3,14 @@
 Functions of other releases of TVM are rebuilt; what cannot be read is counted with the reason.
 """
 
-import gzip
 import json
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pruner.data.importing import ImportResult, new_platform
+from pruner.data.importing import Compression, ImportResult, RecordWriter, new_platform
 from pruner.data.metaschedule import (
     StoredRecord,
     StoredWorkload,
@@ -20,11 +18,11 @@ from pruner.data.metaschedule import (
     read_records,
     read_workloads,
 )
+from pruner.data.parse import LineParser
 from pruner.data.quarantine import MalformedError, Quarantine, Reason
 from pruner.data.root import summary
 from pruner.data.steps import TRACE
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
-from pruner.files import held
 from pruner.progress import Log, silent
 from pruner.tune.kinds import is_gpu
 from pruner.tune.pools.older_functions import load_module, saved_version
@@ -51,10 +49,12 @@ class _Import:
     out: Path
     quarantine: Quarantine
     log: Log
+    writer: RecordWriter
+    parser: LineParser
     reasons: Counter[str]
 
     def refuse(self, file: Path, line: int, error: Exception) -> None:
-        reason = Reason.NOT_A_RECORD if isinstance(error, MalformedError) else Reason.BAD_LINE
+        reason = error.reason if isinstance(error, MalformedError) else Reason.BAD_LINE
         detail = str(error).partition("\n")[0][:120] or type(error).__name__
         self.quarantine.add(file=str(file), line=line, reason=reason, detail=detail)
         self.reasons[detail] += 1
@@ -66,75 +66,52 @@ def import_databases(
     platform: str,
     quarantine: Quarantine,
     log: Log = silent,
+    *,
+    compression: Compression = "none",
 ) -> ImportResult:
-    """Write records to ``out/measure_records/<platform>/<task>.json.gz``.
+    """Write records to ``out/measure_records/<platform>/<task>.json``.
 
     Raises `DataError` if no record can be read, and as `new_platform`.
     """
-    final = new_platform(out, platform)
-    state = _Import(out, quarantine, log, Counter())
-    lines: dict[str, list[str]] = {}
-    failed, targets = 0, Counter[str]()
-    for workloads, records in pairs:
-        stored = read_workloads(workloads, quarantine)
-        by_workload: dict[int, list[StoredRecord]] = {}
-        for record in read_records(records, quarantine):
-            by_workload.setdefault(record.workload, []).append(record)
-            targets[json.dumps(record.target)] += 1
-        for number, found in by_workload.items():
-            if number not in stored:
+    with new_platform(out, platform, quarantine, compression) as writer:
+        state = _Import(out, quarantine, log, writer, LineParser(), Counter())
+        for workloads, records in pairs:
+            stored = read_workloads(workloads, quarantine)
+            by_workload: dict[int, list[StoredRecord]] = {}
+            for record in read_records(records, quarantine):
+                by_workload.setdefault(record.workload, []).append(record)
+            for number, found in by_workload.items():
+                if number in stored:
+                    _task(state, stored[number], found, records)
+                    continue
+                lacking = DataError(f"no function for it in {workloads.name}")
                 for record in found:
-                    state.refuse(
-                        records, record.line, DataError(f"no function for it in {workloads.name}")
-                    )
-                continue
-            task, made = _task(state, stored[number], found, records)
-            lines.setdefault(task, []).extend(made)
-            failed += sum(f"[{FAILED_COST_S}]" in line for line in made)
-    lines = {task: made for task, made in lines.items() if made}
-    worst = ", ".join(f"{num} x {why}" for why, num in state.reasons.most_common(3))
-    if not lines:
-        why = worst or summary(quarantine)
-        raise DataError(f"{pairs[0][1]}: no record could be read ({why})")
+                    state.refuse(records, record.line, lacking)
+        worst = ", ".join(f"{num} x {why}" for why, num in state.reasons.most_common(3))
+        if not writer.records:
+            why = worst or summary(quarantine)
+            raise DataError(f"{pairs[0][1]}: no record could be read ({why})")
     if worst:
         log(f"{state.reasons.total()} records left out: {worst}")
-    partial = final.with_name(f".{platform}.partial")  # the folder appears when all is done
-    out.mkdir(parents=True, exist_ok=True)
-    with held(out):
-        shutil.rmtree(partial, ignore_errors=True)  # of an interrupted import
-        partial.mkdir(parents=True)
-        for task, made in lines.items():
-            path = partial / f"{task}.json.gz"
-            path.write_bytes(gzip.compress("".join(made).encode(), mtime=0))
-        partial.rename(final)
-    return ImportResult(
-        records=sum(map(len, lines.values())),
-        failed=failed,
-        tasks=len(lines),
-        files=len(pairs),
-        targets=targets,
-        quarantined=dict(quarantine.counts),
-        out=final,
-    )
+    return writer.result(len(pairs))
 
 
 def _task(
     state: _Import, stored: StoredWorkload, records: Sequence[StoredRecord], file: Path
-) -> tuple[str, list[str]]:
+) -> None:
+    name = f"tir_{stored.hash}"
     try:
         module = normalised(load_module(stored.module))
-        name = f"tir_{stored.hash}"
-        workload = Workload(name=name, module=module)
-        key = workload.key
+        key = Workload(name=name, module=module).key
     except Exception as error:  # another TVM's functions fail to load in many ways
         why = f"a function of TVM {saved_version(stored.module)} not read: {error}"
         for record in records:
             state.refuse(file, record.line, PrunerError(why))
-        state.log(f"tir_{stored.hash}: {len(records)} records left out: {why.splitlines()[0]}")
-        return stored.hash, []
+        state.log(f"{name}: {len(records)} records left out: {why.splitlines()[0]}")
+        return
     spaces: dict[tuple[bytes, str], _Space | UnsupportedProgram] = {}
     tries: Counter[tuple[bytes, str]] = Counter()
-    made: list[str] = []
+    before = state.writer.records
     for record in records:
         try:
             # without decisions: records of one space differ in nothing else
@@ -145,11 +122,12 @@ def _task(
                 tries[steps] += 1
             if isinstance(space, UnsupportedProgram):
                 raise space.with_traceback(None)  # raised for every record of the space
-            made.append(_line(key, space, record))
+            line = _line(key, space, record)
+            state.writer.add(state.parser.parse(line), line, (str(file), record.line), name=name)
         except (PrunerError, MalformedError) as error:
             state.refuse(file, record.line, error)
-    state.log(f"{name}: {len(made)} of {len(records)} records, {len(spaces)} design spaces")
-    return name, made
+    made = state.writer.records - before
+    state.log(f"{name}: {made} of {len(records)} records, {len(spaces)} design spaces")
 
 
 def _space(out: Path, module: Any, record: StoredRecord) -> _Space | UnsupportedProgram:
@@ -167,11 +145,13 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
         return _Space(name=save_space(out, design, program), num_slots=program.num_slots)
     except UnsupportedProgram as error:
         return error
+    except OSError:  # the disk's, not the trace's
+        raise
     except Exception as error:  # traces of another TVM fail in many ways
         return UnsupportedProgram("trace-not-read", str(error).partition("\n")[0][:100])
 
 
-def _line(key: str, space: _Space, record: StoredRecord) -> str:
+def _line(key: str, space: _Space, record: StoredRecord) -> bytes:
     """Convert a record to a line."""
     decisions = decisions_of(record)
     if len(decisions) != space.num_slots:
@@ -184,4 +164,4 @@ def _line(key: str, space: _Space, record: StoredRecord) -> str:
     steps = [[TRACE, space.name, decisions]]
     header = [key, target, _NO_HARDWARE]
     line = {"i": [header, [[], steps]], "r": [costs, error_no, 0.0, 0], "v": VERSION}
-    return json.dumps(line) + "\n"
+    return json.dumps(line).encode()

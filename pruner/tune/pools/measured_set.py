@@ -102,8 +102,9 @@ class MeasuredSet:
 
     @property
     def all_failed(self) -> bool:
-        """True if all tried programs failed, and none waits for its timing."""
-        tried = any(p.failed and p.has_record for p in self.measurement_log.programs)
+        """True if no program ran, and none waits for its timing."""
+        log = self.measurement_log
+        tried = bool(log.ended) or any(p.failed for p in log.programs)
         return tried and not self.valid() and not self.built
 
     @property

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from pruner.data.networks import FOLDER as NETWORKS
+from pruner.data.networks import TASKS
 from pruner.data.root import FOLDER as RECORDS
 from pruner.data.steps import TRACE
 from pruner.data.workload import parse_workload
@@ -196,7 +198,7 @@ def _day(at: float) -> str:
 
 
 def bundle(collection: Path, out: Path) -> dict[str, int]:
-    """Copy records, spaces, ``about.json`` to `out`, with checksums; return counts."""
+    """Copy records, spaces, networks, ``about.json`` to `out`, with checksums; return counts."""
     if out.exists():
         raise PrunerError(f"{out}: exists and is left alone; remove it, or name another folder")
     if not (collection / ABOUT).is_file():
@@ -216,6 +218,7 @@ def bundle(collection: Path, out: Path) -> dict[str, int]:
         spaces |= {step[1] for record in records for step in record["i"][1][1] if step[0] == TRACE}
         count += len(records)
     files += [collection / SPACES / f"{name}{SUFFIX}" for name in spaces]
+    files += (collection / NETWORKS).glob(f"*/*/{TASKS}")
     for path in files:
         copy = out / path.relative_to(collection)
         copy.parent.mkdir(parents=True, exist_ok=True)

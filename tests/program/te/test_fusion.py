@@ -57,11 +57,14 @@ def test_more_stages_than_any_epilogue_are_refused() -> None:
         fused_in_steps(CONV, [["AN", 9, 0, 3]], ("relu",))
 
 
-@pytest.mark.parametrize(
-    "key", ['["<hash>", 1, 2]', '["conv2d_layer", 1]', '["layer_norm_layer", 2, 3]']
-)
+@pytest.mark.parametrize("key", ['["conv2d_layer", 1]', '["layer_norm_layer", 2, 3]'])
 def test_other_programs_keep_what_the_name_says(key: str) -> None:
     assert fused_in_steps(key, [["AN", 9, 0, 3]], ("add",)) == ("add",)
+
+
+@pytest.mark.parametrize("key", ['["<hash>", 1, 2]', '["gemm_add_layer", 1]'])
+def test_the_name_of_another_operator_is_its_own(key: str) -> None:
+    assert fused_in_steps(key, [["AN", 9, 0, 3]], ("add",)) == ()
 
 
 def check(folder: Path) -> int:

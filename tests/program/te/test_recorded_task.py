@@ -50,7 +50,8 @@ CONV = split(3, 1, 96, 28, 14, 160, 3, 3)
         ('["matmul_layer", 64, 32, 16]', split(2, 64, 16, 32), (), ("", ())),
         ('["matmul", 64, 32, 16, "float16"]', split(2, 64, 16, 32), (), ("", ())),
         ('["gelu_gemm", 64, 32, 16]', split(2, 64, 16, 32), (), ("", ())),
-        ('["gelu_gemm", 64]', [["MS", "abc", [1]]], ("relu",), ("", ("relu",))),
+        ('["gemm_relu", 64]', [["MS", "abc", [1]]], ("relu",), ("", ())),
+        ('["matmul_layer", 64, 32, 16]', [["MS", "abc", [1]]], ("relu",), ("", ("relu",))),
     ],
 )
 def test_the_extents_of_splits_choose_the_order_of_arguments(

@@ -271,6 +271,7 @@ def test_the_h200_split_is_two_draws_by_one_rule(read):
     assert {side: set(frozen.side(side)) for side in SIDES} == drawn
 
 
+NETWORK = "networks/cpu-avx2/net/tasks.json"
 POOLS = (("cpu-sse4", "softmax_64_1000"), ("cpu-avx2", "matmul_128_128_128"))
 
 
@@ -288,6 +289,9 @@ def collection(tmp_path):
     about = json.loads((DATASETS / "bundled/about.json").read_text())
     about["pools"] = [p for p in about["pools"] if (p["platform"], p["task"]) in POOLS]
     about["machine"]["kernel"] = "6.1-of-this-host"
+    (out / NETWORK).parent.mkdir(parents=True)
+    (out / NETWORK).write_text("[]")
+    (out / NETWORK).with_name("request.json").touch()  # of this host
     (out / "about.json").write_text(json.dumps(about))
     return out
 
@@ -303,7 +307,7 @@ def test_records_their_spaces_and_what_was_measured_are_copied(collection, tmp_p
     ]
     spaces = {line["i"][1][1][0][1] for line in lines}
     assert found == {"pools": 2, "records": len(lines), "spaces": len(spaces)}
-    names += [f"design_spaces/{space}.json.gz" for space in spaces]
+    names += [NETWORK, *(f"design_spaces/{space}.json.gz" for space in spaces)]
     files = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
     assert files == {*names, "about.json", "SHA256SUMS"}
     assert all((copy / name).read_bytes() == (collection / name).read_bytes() for name in names)

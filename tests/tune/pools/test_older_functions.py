@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+from errno import ENOSPC
 
 import numpy as np
 import pytest
@@ -164,7 +165,8 @@ def database(folder, first_line, trace, pack=bytes):
 
 
 def imported(logs, out):
-    return import_databases(find_databases(logs)[0], out, "cpu-sse4", Quarantine())
+    pairs = find_databases(logs)[0]
+    return import_databases(pairs, out, "cpu-sse4", Quarantine(), compression="gz")
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
@@ -173,7 +175,7 @@ def test_an_old_database_gives_the_features_of_the_same_records_of_today(tmp_pat
     today[3][2], today[4][1], today[5][2] = [1, 0], ["b0", []], [1, -1]
     saved = json.loads(load_tvm().tvm.ir.save_json(made_here(8, 6, 4)))
     theirs = database(tmp_path / "old", ["17", packed(matmul(8, 6, 4))], OLD_TRACE, pack)
-    ours = database(tmp_path / "new", ["17", packed(saved)], today)
+    ours = database(tmp_path / "new", ["18", packed(saved)], today)
     found = [imported(logs, tmp_path / f"{logs.name}-root") for logs in (theirs, ours)]
     assert [(one.records, one.failed, one.quarantined) for one in found] == [(3, 0, {})] * 2
     roots = [RecordRoot(tmp_path / f"{name}-root") for name in ("old", "new")]
@@ -183,6 +185,21 @@ def test_an_old_database_gives_the_features_of_the_same_records_of_today(tmp_pat
     features = [store.programs(rows).statement.numpy() for store in (old, new)]
     np.testing.assert_array_equal(*features)
     assert features[0].any()
+    # both at once: the same programs of one function, whatever hash a release gave it
+    twice = imported(tmp_path, tmp_path / "root")
+    assert (twice.records, twice.tasks, twice.quarantined) == (3, 1, {"duplicate": 3})
+    assert [path.name for path in twice.out.iterdir()] == ["tir_18.json.gz"]
+
+
+def test_a_disk_that_is_full_ends_the_import(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pruner.tune.pools.importing.save_space", full)
+    logs = database(tmp_path / "old", ["17", packed(matmul(8, 6, 4))], OLD_TRACE)
+    with pytest.raises(OSError, match="No space left"):
+        imported(logs, tmp_path / "out")
+    assert not list((tmp_path / "out/measure_records").iterdir())
 
 
 def test_a_function_that_is_not_read_is_named_with_its_release(tmp_path):

@@ -23,6 +23,7 @@ from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platfo
 from pruner.tune.pools.collector import PROBED, Collector, PoolPlan, PoolPlatform
 from pruner.tune.pools.importing import import_databases
 from pruner.tune.pools.measured_set import MeasuredSet
+from pruner.tune.pools.measurement_log import REFUSED
 from pruner.tune.pools.records import PoolSettings
 from pruner.tune.run.database import Database, measured_s
 from pruner.tune.spaces.design import design_spaces
@@ -100,6 +101,13 @@ def test_what_was_built_before_is_only_timed(tmp_path):
     one = pool.measurement_log.programs[0]
     one.built, one.error = False, "build"
     assert not pool.all_failed  # the others wait for their timing
+    for one in pool.measurement_log.programs:
+        one.built, one.error = False, REFUSED
+    assert pool.all_failed
+    pool.measurement_log.programs.clear()
+    assert not pool.all_failed
+    pool.measurement_log.ended["random"] = "no more programs"
+    assert pool.all_failed
     found = collect(plan)
     assert (found.records, found.built, found.pools) == (PROGRAMS, 0, 1)
     assert len(entries("built")) == PROGRAMS
@@ -215,6 +223,17 @@ def test_a_pool_without_reference_is_not_checked_and_says_so(tmp_path, monkeypat
         (tmp_path / "about.json").write_text(text)
         with pytest.raises(DataError, match=r"about\.json: damaged"):
             collect(asked)
+
+
+def test_a_pool_that_is_not_opened_is_told_and_takes_no_time(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PrunerError("no space")
+
+    monkeypatch.setattr("pruner.tune.pools.measured_set.open_spaces", refused)
+    monkeypatch.setattr(Collector, "_each_s", lambda *_: 1.0)
+    found = Collector(plan_in(tmp_path, SPECS[:1])).estimate()
+    assert found.unsuccessful == (f"{PLATFORM} matmul_relu_32_32_32",)
+    assert (found.left_s, found.short) == (0.0, ("no space",))
 
 
 def test_a_finished_collection_is_left_alone_and_takes_more_programs(pools, tmp_path):

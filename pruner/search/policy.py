@@ -289,13 +289,10 @@ class RoundSettings(PolicySettings):
         if self.redraft_period < 1:
             raise PrunerError("policy.redraft_period must be at least 1")
         if self.draft is None and self.random_sample < 1:
-            raise PrunerError(
-                "policy.random_sample must be at least 1 with policy.draft=null"
-            )
+            raise PrunerError("policy.random_sample must be at least 1 with policy.draft=null")
         if not self.verify.generations and self.verify.mutation_probability != MUTATED:
             raise PrunerError(
-                "policy.verify.mutation_probability has no effect with policy.verify.generations=0; "
-                "leave it out"
+                "policy.verify.mutation_probability has no effect with policy.verify.generations=0"
             )
         if self.first_apart is not None and self.first_apart < 0:
             raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")

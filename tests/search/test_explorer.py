@@ -201,7 +201,9 @@ def test_without_a_model_the_draft_or_chance_chooses_among_the_drafted(draft_lea
     assert (proposed.tolist() == list(range(199, 189, -1))) == draft_leads
 
 
-@pytest.mark.parametrize("kept", [{"draft": 8, "verify": 8}, {"draft": 200, "verify": 8}, {"draft": 8}])
+@pytest.mark.parametrize(
+    "kept", [{"draft": 8, "verify": 8}, {"draft": 200, "verify": 8}, {"draft": 8}]
+)
 def test_a_batch_that_is_larger_than_the_shortlists_is_still_the_best(kept):
     """Without `verify` the model has no data, and the batch is of the drafted programs."""
     pool = RecordedSpace(np.arange(200)[:, None])
@@ -224,7 +226,11 @@ def test_a_batch_that_is_larger_than_the_shortlists_is_still_the_best(kept):
     [
         ({"draft": None, "random_sample": 0}, "policy.random_sample must be at least 1"),
         (
-            {"verify": ExplorerSettings(population=1, generations=0, keep=1, mutation_probability=1)},
+            {
+                "verify": ExplorerSettings(
+                    population=1, generations=0, keep=1, mutation_probability=1
+                )
+            },
             "policy.verify.mutation_probability has no effect",
         ),
     ],

@@ -114,7 +114,7 @@ class DescentSettings(RoundSettings):
         if self.draft is None:
             raise PrunerError("policy=gradient drafts; policy.draft must not be null")
         evolution = self.draft.generations, self.draft.noise, self.draft.mutation_probability
-        if evolution != (0, 0, MUTATED):
+        if evolution != (0, 0.0, MUTATED):
             raise PrunerError(
                 "policy=gradient drafts without evolution: policy.draft.generations, noise and "
                 "mutation_probability have no effect; leave them out"

@@ -204,9 +204,10 @@ def measured_s(record: Any) -> float:
 
 
 def programs_of(records: Sequence[Any], space: UnionSpace) -> tuple[Decisions, Floats, int]:
-    """Return the programs of records [N, d], their seconds [N], and how many are of other spaces.
+    """Make a history of records: programs [N, d] and their seconds [N].
 
-    Of several records of a program the first counts, if it ran.
+    Of several records of a program the first counts, if it ran. The last result is the number of
+    records of other spaces.
     """
     rows, ours = Traces(space).rows([record.trace for record in records])
     latency_s = np.array([measured_s(record) for record in records], np.float64)

@@ -128,16 +128,6 @@ def test_probabilities_follow_what_was_seen():
     assert (risk[new[:, 0] == 0] == 0).all()  # no program of that space failed
 
 
-def test_a_slow_space_is_represented_by_the_programs_that_it_affords(monkeypatch):
-    space, rng, drawn = Tiles(), np.random.default_rng(0), []
-    rows = space.sample(100, rng)
-    monkeypatch.setattr(space, "sample", lambda num, _: drawn.append(num) or rows[:num])
-    history = History(space)
-    history.add(rows, seconds(RULES["kind"](rows)))
-    AvoidFailures(large, FailureModel(history, 64))(rows)
-    assert drawn == [64]
-
-
 @pytest.mark.parametrize("share", [0.2, 0.95])
 def test_a_verdict_does_not_depend_on_what_else_is_asked_for(share):
     space, rng = Tiles(), np.random.default_rng(0)

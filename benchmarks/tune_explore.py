@@ -69,7 +69,7 @@ ROUND = RoundSettings(
     draft=ExplorerSettings(population=POPULATION, generations=GENERATIONS, keep=512),
     random_sample=CHOSEN,
     redraft_period=1,
-    verify_only_draft=True,
+    verify=ExplorerSettings(population=1536, generations=0, keep=64),
 )
 KEPT = Path(__file__).parent / "results" / "tune_explore.json"
 

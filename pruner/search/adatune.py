@@ -17,7 +17,7 @@ from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
 from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, State, fresh, guard
+from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, fresh, guard
 
 _LEAST = 1e-12  # least expected improvement, so that its logarithm is finite
 _PROBES = 20  # random programs whose spread sets the random share
@@ -53,7 +53,6 @@ class AdaTunePolicy(RandomPolicy):
 
     def _begin(self) -> None:
         self._explorer: ExplorerSettings = self._settings.explorer
-        self.epsilon: float = self._settings.epsilon
 
     def propose(self, num: int, history: History, pending: Keys = NO_KEYS) -> Decisions:
         """See :class:`pruner.search.policy.Policy`."""
@@ -64,23 +63,15 @@ class AdaTunePolicy(RandomPolicy):
             return unseen
         # The release's rule: where trees disagree on random programs, more are random.
         spread = forest.trees(decision_columns(sample[:_PROBES])).std(axis=0)
-        self.epsilon = min(1.0, float(spread.mean()))
+        num_random = int(min(1.0, float(spread.mean())) * num)
         score = guard(_score(forest), self._draft)
-        found = explore(self._space, score, self._explorer, self._rng, start=sample, exclude=seen)
-        chosen = found.decisions[: num - int(self.epsilon * num)]
+        how = self._explorer.keeping(num)
+        found = explore(self._space, score, how, self._rng, start=sample, exclude=seen)
+        chosen = found.decisions[: num - num_random]
         # Drawn after the choice so that the random part repeats none of the chosen programs.
         rest = self._legal(3 * num)
         seen = np.concatenate([seen, self._space.keys(chosen)])
         return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
-
-    def state(self) -> State:
-        """See :class:`pruner.search.policy.Policy`."""
-        return {**super().state(), "epsilon": self.epsilon}
-
-    def load_state(self, state: State) -> None:
-        """See :class:`pruner.search.policy.Policy`."""
-        super().load_state(state)
-        self.epsilon = float(state["epsilon"])
 
     def _forest(self, history: History) -> Forest | None:
         latency_s = history.latency_s[history.tried]
@@ -95,11 +86,10 @@ class AdaTunePolicy(RandomPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaTuneSettings(PolicySettings):
-    """Settings of a round; ``epsilon``: random share until a forest gives a spread."""
+    """Settings of a round."""
 
     explorer: ExplorerSettings = _EXPLORER
     forest: ForestSettings = field(default_factory=ForestSettings)
-    epsilon: float = 0.05
 
     policy: ClassVar = AdaTunePolicy
 

@@ -226,5 +226,5 @@ def decision_search(
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     if draft is not None:
         # Around the draft: every policy that respects its minus infinity avoids failures.
-        draft = AvoidFailures(draft, FailureModel(history))
+        draft = AvoidFailures(draft, FailureModel(history, space.affordable))
     return DecisionSearch(space, policy.make(space, draft, learner, rng), history, learner)

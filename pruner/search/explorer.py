@@ -6,7 +6,8 @@ Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates: docs/paper.md section 3
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from pruner.errors import PrunerError
 from pruner.search.selection import kept
 from pruner.search.space import SearchSpace, unique_rows
 
+MUTATED = 0.85  # share of a generation that is mutated, as in the release
 ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinity: never choose
 
 
@@ -26,7 +28,7 @@ class ExplorerSettings:
     population: int
     generations: int
     keep: int
-    mutation_probability: float = 0.85
+    mutation_probability: float = MUTATED
     apart: float = 0.0
     noise: float = 0.0
 
@@ -38,6 +40,10 @@ class ExplorerSettings:
             raise PrunerError("explorer: mutation_probability must be from 0 to 1")
         if min(self.apart, self.noise) < 0:
             raise PrunerError("explorer: apart and noise must be 0 or more")
+
+    def keeping(self, num: int) -> Self:
+        """The same evolution, which keeps at least `num`."""
+        return replace(self, keep=max(self.keep, num))
 
 
 class NoneFound(PrunerError):

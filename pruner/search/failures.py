@@ -29,8 +29,9 @@ _STEPS = 50
 class FailureModel:
     """Predict which programs of a task fail, for each design space by itself."""
 
-    def __init__(self, history: History) -> None:
-        """`history`: that of the task, read again at every fit."""
+    def __init__(self, history: History, affordable: int | None = None) -> None:
+        """`history`: that of the task, read again at every fit; `affordable`: of its space."""
+        self._num_reference = min(_REFERENCE, affordable or _REFERENCE)
         self._history, self._fitted = history, 0  # _fitted: programs of the history at the last fit
         self._models: dict[int, _Logistic] = {}
         self._reference: Decisions | None = None
@@ -78,7 +79,7 @@ class FailureModel:
         if self._reference is None:
             # A fixed seed and one sample: the limit moves with the model, not with the draw.
             rng = np.random.default_rng(20250330)
-            self._reference = self._history.space.sample(_REFERENCE, rng)
+            self._reference = self._history.space.sample(self._num_reference, rng)
         keys = self._history.space.keys(self._reference)
         new = ~np.isin(keys, self._history.keys[self._history.tried])
         risk = self.probability(self._reference[new] if new.any() else self._reference)

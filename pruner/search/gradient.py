@@ -26,7 +26,13 @@ from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.derivatives import RelaxedScores
 from pruner.search.construct import DesignSpaces, Tile, Tiling
-from pruner.search.explorer import Explored, ExplorerSettings, NoneFound, ScoreFunction
+from pruner.search.explorer import (
+    MUTATED,
+    Explored,
+    ExplorerSettings,
+    NoneFound,
+    ScoreFunction,
+)
 from pruner.search.policy import DraftThenVerify, RoundSettings
 from pruner.search.selection import kept
 from pruner.search.space import divisors, unique_rows
@@ -35,6 +41,7 @@ log = logging.getLogger(__name__)
 _BETAS = 0.9, 0.999  # Kingma and Ba, ICLR 2015, as in Felix
 _EPSILON = 1e-8
 _DRAFT = ExplorerSettings(population=512, generations=0, keep=256)
+_VERIFY = ExplorerSettings(population=1536, generations=0, keep=64)
 NO_ANALYZER = (
     "policy=gradient follows the formulas of the analyzer, which needs a description of the device "
     "(platform=NAME); use another policy, such as pruner_live"
@@ -86,7 +93,7 @@ class DescentSettings(RoundSettings):
     """
 
     draft: ExplorerSettings | None = _DRAFT
-    verify_only_draft: bool = True
+    verify: ExplorerSettings = _VERIFY
     draft_leads: bool = True
     starts: int = 256
     anchors: int = 5
@@ -106,6 +113,12 @@ class DescentSettings(RoundSettings):
             )
         if self.draft is None:
             raise PrunerError("policy=gradient drafts; policy.draft must not be null")
+        evolution = self.draft.generations, self.draft.noise, self.draft.mutation_probability
+        if evolution != (0, 0.0, MUTATED):
+            raise PrunerError(
+                "policy=gradient drafts without evolution: policy.draft.generations, noise and "
+                "mutation_probability have no effect; leave them out"
+            )
         if self.rate <= 0 or self.penalty < 0:
             raise PrunerError("policy.rate must be above 0, and policy.penalty 0 or more")
 

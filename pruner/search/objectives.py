@@ -139,7 +139,7 @@ class ParetoPolicy(Policy):
         most = max(size.population for size in (rounds.draft, rounds.verify) if size)
         # a part is so small that its random share would be rounded to no program
         rounds = replace(rounds, redraft_period=1, epsilon=0.0)
-        rounds = rounds.limited(most // _PARTS, can_draft=True)
+        rounds = rounds.limited(max(1, most // _PARTS), can_draft=True)
         self._policy: Policy = rounds.make(
             self._space, self._blended, None if learner is None else self._learned, rng
         )

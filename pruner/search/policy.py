@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Keys, Scores
 from pruner.errors import PrunerError
-from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore
+from pruner.search.explorer import MUTATED, ExplorerSettings, Memoised, ScoreFunction, explore
 from pruner.search.history import History
 from pruner.search.selection import kept
 from pruner.search.space import SearchSpace, unique_rows
@@ -180,7 +180,7 @@ class DraftThenVerify(Policy):
                 more = self._space.sample(size - len(start), self._rng)
                 start = np.concatenate([start, more])
         if draft is not None and how is not None:
-            self._drafted = self._explored(draft, how, start, seen)
+            self._drafted = self._explored(draft, how.keeping(num), start, seen)
         self._round += 1
         # Ansor's use_measured_ratio: measured programs are parents, not part of the batch.
         best = history.best(int(settings.measured_share * settings.verify.population))
@@ -242,11 +242,7 @@ class DraftThenVerify(Policy):
     def _verified(
         self, judge: ScoreFunction, population: Decisions, num: int, seen: Keys, apart: float
     ) -> Decisions:
-        settings, how = self._settings, self._settings.verify
-        if settings.verify_only_draft:
-            # As the paper describes it (docs/paper.md section 3): the learned model scores only
-            # drafted and random programs.
-            how = replace(how, generations=0)
+        how = self._settings.verify.keeping(num)
         if apart:
             # The draft's first programs are near-copies: without a choice among all of them,
             # several measurements show no more than a single one.
@@ -272,12 +268,12 @@ class RoundSettings(PolicySettings):
     draft: ExplorerSettings | None = _DRAFT  # None: no round drafts, as in Ansor
     # first population of the draft: random programs, or "lm": those of the language model
     first: str = "random"
+    # 0 generations: score the drafted and the random programs alone, as the paper describes it
     verify: ExplorerSettings = _VERIFY
     random_sample: int = 1536
     redraft_period: int = 2  # rounds between drafts
     measured_share: float = 0.1  # best measured programs in the verified population
     epsilon: float = 0.1  # share of a batch that is random
-    verify_only_draft: bool = False  # score the drafted set and the randoms, no evolution
     prior: float = 0.0  # weight of the draft's score, in measurements, against the learned score
     # without a model: measure the best drafted programs; else random ones of them
     draft_leads: bool = False
@@ -289,9 +285,15 @@ class RoundSettings(PolicySettings):
     policy: ClassVar = DraftThenVerify
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for a bad period, first population or penalty."""
+        """Raises `PrunerError` on numbers that cannot work or have no effect."""
         if self.redraft_period < 1:
             raise PrunerError("policy.redraft_period must be at least 1")
+        if self.draft is None and self.random_sample < 1:
+            raise PrunerError("policy.random_sample must be at least 1 with policy.draft=null")
+        if not self.verify.generations and self.verify.mutation_probability != MUTATED:
+            raise PrunerError(
+                "policy.verify.mutation_probability has no effect with policy.verify.generations=0"
+            )
         if self.first_apart is not None and self.first_apart < 0:
             raise PrunerError(f"policy.first_apart={self.first_apart:g}: it must be 0 or more")
         if self.first_apart and not self.trusts_draft:

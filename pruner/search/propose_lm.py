@@ -21,6 +21,7 @@ from pruner.arrays import Decisions, Floats, Keys
 from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
+from pruner.search.explorer import NoneFound
 from pruner.search.history import History
 from pruner.search.offline.recorded_space import RecordedSpace
 from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, accepted, fresh
@@ -158,7 +159,11 @@ class Proposer:
         if tokens is not None and self._model.fits(tokens):
             rows, ratio = space.drawn(number, lambda: self._model.draw(tokens, num, rng))
         else:
-            rows, ratio = space.spaces[number].sample(num, rng), np.zeros(num)
+            try:
+                rows = space.spaces[number].sample(num, rng)
+            except NoneFound:
+                rows = np.zeros((0, 0), np.int64)
+            ratio = np.zeros(len(rows))
         out = np.zeros((len(rows), space.num_slots), np.int64)
         out[:, 0] = number
         out[:, 1 : 1 + rows.shape[1]] = rows

@@ -189,7 +189,7 @@ def _misfit(func: Any) -> str:
         try:
             load_tvm().s_tir.analysis.OOBChecker()(_module(func))
         except load_tvm().s_tir.ScheduleError as error:
-            return str(error).strip().splitlines()[-1].removeprefix("Error message: ")
+            return lines_of(error)[-1].removeprefix("Error message: ")
     return ""
 
 

@@ -307,7 +307,7 @@ def rounds_of(config):
         "every": settings.redraft_period,
         "mutation": settings.draft.mutation_probability,
         "random sample": settings.random_sample,
-        "only drafted and random verified": settings.verify_only_draft,
+        "only drafted and random verified": settings.verify.generations == 0,
         "measured in the population": settings.measured_share,
         "random of ten": int(settings.epsilon * 10),
         "draft beside the model": settings.prior,

@@ -95,7 +95,7 @@ def settings_of(item, options, name):
 def test_the_papers_rounds_are_those_of_its_twin(item, options):
     config, rounds = settings_of(item, options, "pruner_paper")
     assert (rounds.draft.keep, rounds.draft.population, rounds.draft.generations) == (512, 2048, 4)
-    assert (rounds.verify_only_draft, rounds.prior, config.budget.batch) == (True, 0.0, 10)
+    assert (rounds.verify.generations, rounds.prior, config.budget.batch) == (0, 0.0, 10)
     assert (config.inputs.relative, config.inputs.scale) == (False, "max")
     assert (config.draft.form, config.online_fit._target_.rpartition(".")[2]) == (
         "hardware",
@@ -104,7 +104,7 @@ def test_the_papers_rounds_are_those_of_its_twin(item, options):
     # without the draft PaCM scores the evolution, without PaCM the draft is measured
     without, evolution = settings_of(item, options, "pruner_paper_without_draft")
     assert evolution.draft is None
-    assert not evolution.verify_only_draft
+    assert evolution.verify.generations
     assert without.adaptation == config.adaptation
     without, rounds = settings_of(item, options, "pruner_paper_without_pacm")
     assert not without.verify

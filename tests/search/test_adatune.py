@@ -1,6 +1,7 @@
 """AdaTune: what a random forest expects, and that it finds what it should."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,6 +60,20 @@ def test_it_never_measures_twice_and_stops_at_the_end_of_the_pool():
     )
     assert len(curve.best_s) == 20
     assert curve.best_s[-1] == 1.0
+
+
+def test_a_batch_that_is_larger_than_the_shortlist_is_still_chosen():
+    """Of 40 programs as many are chosen as with a shortlist of 600."""
+    space, latency_s = pool(0)
+    history = History(space)
+    history.add(space.decisions[:30], latency_s[:30])
+    found = []
+    for keep in (8, 600):
+        settings = replace(SMALL, explorer=replace(SMALL.explorer, keep=keep))
+        policy = settings.make(space, None, None, np.random.default_rng(0))
+        policy.load_state({**policy.state(), "epsilon": 0.05})  # as earlier versions wrote it
+        found.append(policy.propose(40, history))
+    np.testing.assert_array_equal(*found)
 
 
 def test_programs_without_a_turn_teach_the_forest_nothing():

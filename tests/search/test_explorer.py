@@ -201,6 +201,45 @@ def test_without_a_model_the_draft_or_chance_chooses_among_the_drafted(draft_lea
     assert (proposed.tolist() == list(range(199, 189, -1))) == draft_leads
 
 
+@pytest.mark.parametrize(
+    "kept", [{"draft": 8, "verify": 8}, {"draft": 200, "verify": 8}, {"draft": 8}]
+)
+def test_a_batch_that_is_larger_than_the_shortlists_is_still_the_best(kept):
+    """Without `verify` the model has no data, and the batch is of the drafted programs."""
+    pool = RecordedSpace(np.arange(200)[:, None])
+    settings = RoundSettings(
+        epsilon=0.0,
+        **{
+            name: ExplorerSettings(population=4000, generations=0, keep=keep)
+            for name, keep in kept.items()
+        },
+    )
+    learner = None if "verify" in kept else lambda history: None
+    policy = DraftThenVerify(
+        pool, lambda rows: rows[:, 0].astype(float), learner, settings, np.random.default_rng(0)
+    )
+    assert sorted(policy.propose(20, History(pool))[:, 0]) == list(range(180, 200))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"draft": None, "random_sample": 0}, "policy.random_sample must be at least 1"),
+        (
+            {
+                "verify": ExplorerSettings(
+                    population=1, generations=0, keep=1, mutation_probability=1
+                )
+            },
+            "policy.verify.mutation_probability has no effect",
+        ),
+    ],
+)
+def test_numbers_of_a_round_that_cannot_work_are_refused(settings, told):
+    with pytest.raises(PrunerError, match=told):
+        RoundSettings(**settings)
+
+
 @pytest.mark.parametrize("settings", [{"draft": None, "draft_leads": True}, {"draft_leads": False}])
 def test_apart_is_refused_where_the_draft_does_not_lead(settings):
     with pytest.raises(PrunerError, match="has no effect here"):

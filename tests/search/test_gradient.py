@@ -2,6 +2,7 @@
 
 import logging
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -90,6 +91,9 @@ def test_recorded_programs_and_settings_that_cannot_work_are_refused():
     for wrong in ({"starts": 1}, {"anchors": 0}, {"rate": 0}, {"draft": None}):
         with pytest.raises(PrunerError, match=r"policy\."):
             DescentSettings(**wrong)
+    for unused in ({"generations": 1}, {"noise": 0.1}, {"mutation_probability": 0.5}):
+        with pytest.raises(PrunerError, match="drafts without evolution"):
+            DescentSettings(draft=replace(DescentSettings().draft, **unused))
     undescribed = SimpleNamespace(spaces=[], analyzer=None, symbols=max, options=max, relaxed=max)
     with pytest.raises(PrunerError, match="needs a description of the device"):
         DescentSettings().make(undescribed, None, None, np.random.default_rng(0))

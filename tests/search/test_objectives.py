@@ -135,6 +135,13 @@ def test_a_share_of_a_batch_is_random(epsilon, guided, monkeypatch):
     assert np.isfinite(score(rows)).all()
 
 
+def test_the_least_populations_have_parts():
+    one = ExplorerSettings(population=1, generations=0, keep=1)
+    settings = ParetoSettings(settings=replace(ROUNDS, draft=one, verify=one))
+    policy = settings.make(SizedTiles(), TileScore(), None, np.random.default_rng(0))
+    assert policy._policy._settings.draft.population == 1
+
+
 def test_a_resumed_search_continues_exactly():
     space, score = SizedTiles(), TileScore()
 

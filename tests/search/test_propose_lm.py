@@ -9,12 +9,12 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import encode
 from pruner.models.proposals.proposal_fit import ProposalRecipe, TaskSequences, fit_proposals
-from pruner.search.explorer import ExplorerSettings
+from pruner.search.explorer import ExplorerSettings, NoneFound
 from pruner.search.history import History
 from pruner.search.offline.recorded_run import run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
 from pruner.search.policy import RandomDraws, RoundSettings
-from pruner.search.propose_lm import ProposeLmSettings
+from pruner.search.propose_lm import ProposeLmSettings, Proposer
 from tests.models.proposals.tiny import factorisations, tiny_space
 
 
@@ -127,6 +127,17 @@ def test_random_programs_stand_in_where_the_model_draws_no_legal_one(monkeypatch
     nothing = SimpleNamespace(sample=lambda num, rng: (space.decisions[:0], np.zeros(0)))
     monkeypatch.setattr(policy, "_proposer", nothing)
     assert len(policy.propose(4, History(space))) == 4
+
+
+def test_a_design_space_that_draws_nothing_ends_no_proposal():
+    def nothing(num, rng):
+        raise NoneFound("no program")
+
+    proposer = object.__new__(Proposer)
+    proposer._space = SimpleNamespace(num_slots=3, spaces=[SimpleNamespace(sample=nothing)])
+    proposer._spaces, proposer._log_probs = [None], np.zeros(1)
+    rows, ratio = proposer._drawn(0, 4, np.random.default_rng(0))
+    assert (rows.shape, ratio.shape) == ((0, 3), (0,))
 
 
 def test_settings_that_cannot_work_are_refused():

@@ -137,7 +137,7 @@ _SHARED: Sequence[tuple[Rule, str]] = (
      "budget.label_tasks budget.source_programs measure.number measure.repeats runner.port "
      "runner.session_timeout_s"),
     (TRUE_OR_FALSE,
-     "train_failures policy.draft_leads policy.verify_only_draft verify compile_only "
+     "train_failures policy.draft_leads verify compile_only "
      "measure.flush_cache measure.check inputs.relative features.psa check setup"),
     (COUNT, "trainer.max_epochs measure.min_repeat_ms"),
     (COUNT_OR_NULL, "effort.patience measure.finalists"),

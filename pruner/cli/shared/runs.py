@@ -125,6 +125,12 @@ def rename_options(config: DictConfig) -> None:
     if isinstance(config.get("logger"), DictConfig):
         for name in NO_EFFECT:
             config.logger.pop(name, None)
+    policy = config.get("policy")
+    if isinstance(policy, DictConfig):
+        if str(policy.get("_target_")).endswith(".AdaTuneSettings"):
+            policy.pop("epsilon", None)  # the spread of its forest overwrote it
+        if policy.pop("verify_only_draft", False):
+            OmegaConf.update(policy, "verify.generations", 0, force_add=True)
     for old, new in RENAMED.items():
         path, _, key = old.rpartition(".")
         node = OmegaConf.select(config, path) if path else config

@@ -149,7 +149,7 @@ class PrunerStrategy(_PySearchStrategy):
         learner = session.learner(task, space) if self._policy.takes_model else None
         given = self._policy, space.draft_score, learner, session.rng(task)
         search = decision_search(space, *given, gpu=is_gpu(task.target))
-        know_earlier(self._database, task, search, Traces(space))
+        know_earlier(self._database, task, search, space)
         return search
 
 

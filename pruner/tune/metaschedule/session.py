@@ -26,7 +26,7 @@ from pruner.tune.measure.machine import platform_analyzer
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.measure.targets import CPU_TARGETS
 from pruner.tune.phases import Phases
-from pruner.tune.run.database import measured_s, records_of
+from pruner.tune.run.database import programs_of, records_of
 from pruner.tune.run.learning import (
     AdaptedModel,
     LiveLearner,
@@ -36,7 +36,7 @@ from pruner.tune.run.learning import (
 )
 from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.spaces.opening import open_spaces
-from pruner.tune.spaces.union import Traces, UnionSpace
+from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.tvm_import import load_intrinsics, load_tvm
 
 _LOG = "tvm.s_tir.meta_schedule"  # a context does not give its own logger away
@@ -180,23 +180,22 @@ def _outcome(result: Any) -> Outcome:
 
 
 def know_earlier(
-    database: Any, task: MetaScheduleTask, search: DecisionSearch, traces: Traces
+    database: Any, task: MetaScheduleTask, search: DecisionSearch, space: UnionSpace
 ) -> None:
     """Add a database's measurements on the same target to a search, if any ran."""
     if database is None:
         return
     records = [r for r in records_of(database, task.module, task.target) if r.run_secs]
-    rows, known = traces.rows([record.trace for record in records])
-    latency_s = np.array([measured_s(record) for record in records])[known]
-    if not known.all():
+    rows, latency_s, others = programs_of(records, space)
+    if others:
         task.log(
-            f"{task.name}: {int((~known).sum())} of {len(records)} records of the database are of "
-            "programs outside these design spaces"
+            f"{task.name}: {others} of {len(records)} records of the database are of programs "
+            "outside these design spaces"
         )
     # all failed: the workers never started, so nothing is learned about the programs
     if np.isfinite(latency_s).any():
         task.log(f"{task.name}: {len(latency_s)} programs of the database count as measured")
-        search.know(rows[known], latency_s)
+        search.know(rows, latency_s)
 
 
 class MetaScheduleSession:

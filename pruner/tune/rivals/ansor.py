@@ -53,11 +53,13 @@ class Ansor:
         It measures by its own rule and ends after its trials. `asked` are options of the run by
         name; false, None or empty ones were not given.
         """
+        memory_gib, usual = measure.memory_gib, MeasureSettings().memory_gib
         refused = {
             **asked,
             "measure.cv_limit": measure.timing.cv_limit,
             "measure.stop_above": measure.timing.stop_above,
             "measure.finalists": measure.finalists,
+            "measure.memory_gib": None if memory_gib == usual else memory_gib,
         }
         for option, value in refused.items():
             if value:

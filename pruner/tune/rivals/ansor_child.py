@@ -209,7 +209,10 @@ def main() -> None:
     session = AnsorSession(spec)
     # the journal has programs that the log lacks: Ansor logs a batch at its end
     rows = read_trials(session.journal.path)
-    session.trial = len(rows)
+    if rows:
+        session.watch.seconds |= rows[-1].extra.get("seconds", {})  # of all earlier starts
+    # of damaged rows, too: their numbers are not given again
+    session.trial = max((row.trial for row in rows), default=0)
     session.batch = max((row.batch for row in rows), default=0)
     session.best_s = min((row.latency_s for row in rows), default=np.inf)
     left = spec["trials"] - session.trial

@@ -15,9 +15,17 @@ from pruner.search.policy import State
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.run.database import records_of
-from pruner.tune.spaces.design import default_rules, drawn_spaces, rules_of, vector_of
+from pruner.tune.spaces.design import (
+    default_rules,
+    drawn_spaces,
+    refusals_in_a_line,
+    rules_of,
+    vector_of,
+)
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload
+
+_OTHERS = "; other policies, such as pruner_live, leave a rule out where that helps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +66,8 @@ class MetaSchedule:
     ) -> MetaScheduleSearch:
         """Make the search of a task with the model `shared` by all tasks.
 
-        `database` is TVM's; `budget`: trials in all and of a batch.
+        `database` is TVM's; `budget`: trials in all and of a batch. Raises `PrunerError` where a
+        rule of TVM refuses the function: unlike our spaces, this search has all rules.
         """
         options = asdict(self)
         options.pop("num_warmup_samples")  # the model's
@@ -76,7 +85,7 @@ class MetaSchedule:
             # TVM's random engine multiplies its state: 0 would stay 0
             rand_state=seed + 1,
         )
-        with phases.time("sample"):
+        with phases.time("sample"), refusals_in_a_line(_OTHERS):
             designs = drawn_spaces(context)
         context.search_strategy.pre_tuning(*budget, designs, database, shared)
         # a resumed run: TVM's search reads the database for parents, its model does not

@@ -13,11 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from pruner.arrays import Decisions, Floats
 from pruner.errors import DataError
 from pruner.files import cut_incomplete_line, own_file
 from pruner.progress import Log
+from pruner.search.space import unique_rows
 from pruner.tune.measure.numerics import are_timings
 from pruner.tune.run.journal import JOURNAL_FILE, Trial
+from pruner.tune.spaces.design import refusal
+from pruner.tune.spaces.union import Traces, UnionSpace
 from pruner.tune.tvm_import import inside, load_intrinsics, load_tvm
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
@@ -49,7 +53,7 @@ class Database:
                 return cls(Path(copy))
             except Exception as error:  # TVM's own kinds
                 raise DataError(
-                    f"{folder}: TVM cannot read its database ({_first(error)}); tune.py "
+                    f"{folder}: TVM cannot read its database ({_reason(error)}); tune.py "
                     f"resume={folder} makes the database of a run again, from its {JOURNAL_FILE}"
                 ) from error
 
@@ -78,7 +82,7 @@ class Database:
                     self.commit_json(modules[trial.task], json.loads(trial.record or ""))
                     added += 1
                 except Exception as error:  # TVM's own kinds
-                    why = f"TVM does not take it: {_first(error)}"
+                    why = f"TVM does not take it: {_reason(error)}"
                     log(f"the record of trial {trial.trial} of {trial.task} is left out ({why})")
         return added
 
@@ -129,18 +133,16 @@ def open_database(folder: Path, *, own: bool, log: Log) -> Database:
         return Database(folder)
     except Exception as error:  # TVM's own kinds
         if not own:
-            raise DataError(f"{folder}: TVM cannot read its database ({_first(error)})") from error
+            raise DataError(f"{folder}: TVM cannot read its database ({_reason(error)})") from error
         for name in (RECORDS, WORKLOADS):
             if (folder / name).exists():
                 (folder / name).replace(folder / f"{name}.damaged")
-        log(f"{folder}: TVM cannot read the database ({_first(error)}); it is made again")
+        log(f"{folder}: TVM cannot read the database ({_reason(error)}); it is made again")
         return Database(folder)
 
 
-def _first(error: Exception) -> str:
-    """Return the most specific line of TVM's message."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:160]
+def _reason(error: Exception) -> str:
+    return refusal(error)[:160]
 
 
 def record_json(module: Any, schedule: Any, costs_s: Sequence[float], target: Any) -> list[Any]:
@@ -199,6 +201,20 @@ def measured_s(record: Any) -> float:
     costs_s = [float(cost) for cost in record.run_secs or ()]
     ran = are_timings(costs_s) and max(costs_s) < NEVER_MEASURED_S
     return float(np.mean(costs_s)) if ran else float("inf")
+
+
+def programs_of(records: Sequence[Any], space: UnionSpace) -> tuple[Decisions, Floats, int]:
+    """Make a history of records: programs [N, d] and their seconds [N].
+
+    Of several records of a program the first counts, if it ran. The last result is the number of
+    records of other spaces.
+    """
+    rows, ours = Traces(space).rows([record.trace for record in records])
+    latency_s = np.array([measured_s(record) for record in records], np.float64)
+    places = np.flatnonzero(ours)
+    order = places[np.argsort(np.isinf(latency_s[places]), kind="stable")]
+    places = np.sort(order[unique_rows(space.keys(rows[order]))])
+    return rows[places], latency_s[places], int((~ours).sum())
 
 
 def unscheduled(module: Any) -> Any:

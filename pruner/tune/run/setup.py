@@ -16,7 +16,6 @@ from pruner.search.decision_search import DecisionSearch, Search, decision_searc
 from pruner.search.loop import TuningTask
 from pruner.search.objectives import ParetoSettings, dominated
 from pruner.search.policy import RoundSettings
-from pruner.search.space import unique_rows
 from pruner.tune.measure.measurer import Outcome, wait_for
 from pruner.tune.measure.numerics import Check, TaskReference, size_bytes
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
@@ -29,6 +28,7 @@ from pruner.tune.run.database import (
     foreign_target,
     is_unscheduled,
     measured_s,
+    programs_of,
     records_of,
     unscheduled,
 )
@@ -338,13 +338,10 @@ class Known:
 
     def teach(self, search: DecisionSearch, space: UnionSpace) -> int:
         """Add the measurements of a search's spaces to it; return their number."""
-        rows, ours = Traces(space).rows([record.trace for record in self.records])
-        latency_s = np.array([measured_s(record) for record in self.records])
-        # several runs may have measured a program: the first record counts
-        first = unique_rows(space.keys(rows[ours]))
-        if len(first):
-            search.know(rows[ours][first], latency_s[ours][first])
-        return len(first)
+        rows, latency_s, _ = programs_of(self.records, space)
+        if len(rows):
+            search.know(rows, latency_s)
+        return len(rows)
 
 
 def read_known(

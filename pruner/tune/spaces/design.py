@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import PrunerError, UnsupportedProgram, lines_of
 from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.kinds import is_cuda, is_pocl
@@ -164,8 +164,11 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
 def default_rules(module: Any, target: Any) -> tuple[str, Any]:
     """Find the name of TVM's default rules of a module, and the fitting target.
 
-    It keeps its full shared memory for tensor cores only, which use dynamic shared memory.
+    It keeps its full shared memory for tensor cores only, which use dynamic shared memory. Raises
+    `PrunerError` for loops that no rule can schedule.
     """
+    _check_loops(module, target)
+    provide_rules(module, target)
     if not is_cuda(target):
         load_intrinsics(target)
         return _DEFAULT, target
@@ -196,7 +199,7 @@ def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
     On GPUs convolutions of at most 15 rows with an epilogue raise: lanes then. On CPUs a rule may
     meet a block that its primitives refuse: that rule is left out.
     """
-    refused = (load_tvm().s_tir.ScheduleError, ValueError, RuntimeError)
+    refused = _refusals()
     try:
         return _DEFAULT, _spaces(module, target, _DEFAULT)
     except refused as error:
@@ -209,13 +212,27 @@ def _default(module: Any, target: Any) -> tuple[str, list[DesignSpace]]:
         with suppress(*refused):
             if found := _spaces(module, target, fewer):
                 return name, found
-    raise PrunerError(f"TVM's schedule rules refuse this function: {refusal(first)}") from first
+    with refusals_in_a_line():
+        raise first
+
+
+@contextmanager
+def refusals_in_a_line(advice: str = "") -> Iterator[None]:
+    """Turn a refusal of TVM's rules into a `PrunerError`, which ends with an advice."""
+    try:
+        yield
+    except _refusals() as error:
+        what = "TVM's schedule rules refuse this function"
+        raise PrunerError(f"{what}: {refusal(error)}{advice}") from error
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    return load_tvm().s_tir.ScheduleError, ValueError, RuntimeError
 
 
 def refusal(error: Exception) -> str:
     """Return the last line of an error, where TVM gives its reason."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1].strip().removeprefix("Error message: ")
+    return lines_of(error)[-1].strip().removeprefix("Error message: ")
 
 
 def _check_loops(module: Any, target: Any) -> None:
@@ -264,8 +281,7 @@ def _spaces(
         mod=module, target=target, space_generator=generator, num_threads=1, rand_state=1
     )
     schedules = list[Any]()
-    refused = (load_tvm().s_tir.ScheduleError, ValueError, RuntimeError)
-    with nullcontext() if isinstance(rules, str) else suppress(*refused):
+    with nullcontext() if isinstance(rules, str) else suppress(*_refusals()):
         # the rule for `mma` raises where its tiles do not fit, as with an odd number of fragments
         schedules = drawn_spaces(context)
     return [DesignSpace(module, target, s.trace, context) for s in schedules if keep(s)]
@@ -384,8 +400,7 @@ def _uses(index: Any, var: Any) -> bool:
 
 def _log_fault(what: str, error: Exception) -> None:
     """Log a fault of TVM, no refusal, by its last line, once."""
-    lines = str(error).strip().splitlines() or ["no text"]
-    text = f"{what}: {type(error).__name__}: {lines[-1]}"
+    text = f"{what}: {type(error).__name__}: {refusal(error)}"
     if text not in _logged:
         _logged.add(text)
         logger.warning("fault of TVM: %s", text)

@@ -9,6 +9,7 @@ import numpy as np
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.progress import Log
+from pruner.search.explorer import NoneFound
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched.prim_func import IN_PLACE
 from pruner.tune.spaces.batched.space import PROBES, BatchedSpace
@@ -89,17 +90,14 @@ def _space(design: DesignSpace, *, replay_only: bool, probes: int) -> tuple[Live
     if reason.startswith(IN_PLACE) and kinds & _FRESH:
         return replayed, reason, False
     # every draw takes TVM a tenth of a second: the first legal draw answers
-    return replayed, reason, any(_has_programs(replayed, 1, seed) for seed in range(_PROBES))
+    return replayed, reason, _has_programs(replayed, 1)
 
 
-def _has_programs(space: LiveSpace, num: int = _PROBES, seed: int = 0) -> bool:
+def _has_programs(space: LiveSpace, num: int = _PROBES) -> bool:
     """Check for a legal random program; raise `UnsupportedProgram` if the engine cannot judge."""
     try:
         # sampling rejects illegal draws, so it raises exactly where (nearly) none is legal
-        space.sample(num, np.random.default_rng(seed))
-    # a subclass of PrunerError with another meaning: the engine cannot judge, so TVM replays
-    except UnsupportedProgram:
-        raise
-    except PrunerError:
+        space.sample(num, np.random.default_rng(0))
+    except NoneFound:
         return False
     return True

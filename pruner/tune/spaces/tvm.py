@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.errors import UnsupportedProgram
 from pruner.features.batch import DEFAULT, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.program.device import Device
 from pruner.program.nests import LoopNests
+from pruner.search.explorer import NoneFound
 from pruner.search.space import RowKeys
 from pruner.tune.spaces.batched.space import BatchedSpace, score_each
 from pruner.tune.spaces.design import DesignSpace, Finished
@@ -24,6 +25,7 @@ from pruner.tune.spaces.text import module_flags
 from pruner.tune.tvm_import import load_tvm
 
 _TRIES = 20  # draws for every program that is wanted
+_LEAST = 16  # programs whose draws are made, however few are wanted, before a space counts as empty
 # the modulus of TVM's random engine (minstd_rand), which multiplies its state: 0 would stay 0
 _MAX_SEED = (1 << 31) - 1
 _CACHED = 4096  # finished schedules that are kept
@@ -62,9 +64,11 @@ class ReplaySpace:
         return _REFUSED
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draw traces that TVM accepts [num, d]; raise `PrunerError` where it refuses all."""
+        """Draw traces that TVM accepts [num, d]; raise `NoneFound` where it refuses all."""
         found: list[NDArray[np.int64]] = []
-        for _ in range(num * _TRIES):
+        for draw in range(max(num, _LEAST) * _TRIES):
+            if found and draw >= num * _TRIES:
+                break
             drawn = self.design.finished(None, int(rng.integers(1, _MAX_SEED)))
             if drawn is not None:
                 trace = drawn.schedule.trace
@@ -77,7 +81,7 @@ class ReplaySpace:
             if len(found) == num:
                 return np.array(found, np.int64).reshape(num, self.num_slots)
         if not found:
-            raise PrunerError("TVM refuses every random schedule of this space on this target")
+            raise NoneFound("TVM refuses every random schedule of this space on this target")
         # too few legal draws: repeat them, since callers rely on num rows
         return np.array(found, np.int64)[rng.integers(0, len(found), num)]
 

@@ -19,7 +19,7 @@ from pruner.models.analyzer.estimates import code_bytes, energy_model_j, scratch
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.program.device import CpuDevice, Device
 from pruner.program.nests import LoopNests
-from pruner.search.explorer import select
+from pruner.search.explorer import NoneFound, select
 from pruner.search.space import RowKeys
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched.space import BatchedSpace
@@ -62,12 +62,25 @@ class UnionSpace:
         self.affordable = min(limits) * len(spaces) // len(limits) if limits else None
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draw programs of all spaces, int64 [num, d]."""
+        """Draw programs of all spaces, int64 [num, d]; raise `NoneFound` if none has any.
+
+        The rows of a space that finds none go to the others.
+        """
         out = np.zeros((num, self.num_slots), np.int64)
-        out[:, 0] = rng.integers(0, len(self.spaces), num)
+        able, left = np.arange(len(self.spaces)), np.arange(num)
         with self._phases.time("sample"):
-            for space, rows, _ in self._parts(out):
-                out[rows, 1 : 1 + space.num_slots] = space.sample(len(rows), rng)
+            while len(left):
+                if not len(able):
+                    raise NoneFound("no random schedule of this task is legal on this target")
+                out[left, 0] = able[rng.integers(0, len(able), len(left))]
+                lacking = list[int]()
+                for space, rows, _ in self._parts(out[left]):
+                    try:
+                        out[left[rows], 1 : 1 + space.num_slots] = space.sample(len(rows), rng)
+                    except NoneFound:
+                        lacking += left[rows].tolist()
+                left = np.array(lacking, np.int64)
+                able = np.setdiff1d(able, out[left, 0])
         return out
 
     def mutate(self, parents: Decisions, rng: np.random.Generator) -> Decisions:
@@ -105,7 +118,10 @@ class UnionSpace:
             for space in self.spaces:
                 if not space.can_draft:  # and drawing takes seconds
                     continue
-                rows = space.sample(min(_REFERENCE, space.affordable or _REFERENCE), rng)
+                try:
+                    rows = space.sample(min(_REFERENCE, space.affordable or _REFERENCE), rng)
+                except NoneFound:
+                    continue
                 for _ in range(_GENERATIONS + 1):
                     scores = space.draft_score(rows, self.analyzer)
                     known.append(scores[np.isfinite(scores)])

@@ -87,6 +87,27 @@ def test_a_configuration_that_was_changed_or_cut_is_refused(tmp_path, monkeypatc
     assert runs.resumed_config(tmp_path, config) == config
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"_target_": "pruner.search.adatune.AdaTuneSettings", "epsilon": 0.05}, {}),
+        (
+            {"verify_only_draft": True, "epsilon": 0.1},
+            {"epsilon": 0.1, "verify": {"generations": 0}},
+        ),
+        (
+            {"verify_only_draft": False, "verify": {"generations": 1}},
+            {"verify": {"generations": 1}},
+        ),
+    ],
+)
+def test_policies_of_earlier_versions_are_read(written, read):
+    target = {"_target_": "pruner.search.policy.RoundSettings"}
+    config = OmegaConf.create({"policy": {**target, **written}})
+    runs.rename_options(config)
+    assert config.policy == {"_target_": written.get("_target_", target["_target_"]), **read}
+
+
 def test_the_command_that_began_a_run_stays_in_its_configuration(tmp_path, monkeypatch):
     def written(*words):
         asked = SimpleNamespace(

@@ -73,12 +73,14 @@ def child(monkeypatch):
     del sys.modules[CHILD]
 
 
-@pytest.mark.parametrize(("trials", "asked"), [(2, []), (3, ["round of 1"]), (5, ["3"])])
+@pytest.mark.parametrize(("trials", "asked"), [(3, []), (4, ["round of 1"]), (6, ["3"])])
 def test_a_later_start_asks_for_what_the_journal_lacks(child, tmp_path, monkeypatch, trials, asked):
-    """Without a log: Ansor was interrupted in its first batch."""
+    """Without a log, interrupted in the first batch, and without row 2: its number is spent."""
     whole = ("batch", "builders", "build_timeout_s", "run_timeout_s", "population", "generations")
     spec = {**dict.fromkeys(whole, 1), "seed": 0, "trials": trials, "log": str(tmp_path / "log")}
-    path = written(tmp_path / "trials.jsonl", trial(1, [1.0]), trial(2, [3.0]))
+    seconds = {"build": 2.0, "run": 1.0, "train": 0.5}
+    rows = trial(1, [1.0]), trial(3, [3.0], extra={"seconds": seconds})
+    path = written(tmp_path / "trials.jsonl", *rows)
     monkeypatch.setattr(sys, "argv", ["", json.dumps({**spec, "journal": str(path)})])
     found, ansor, task = [], child.ansor, child.make_task.return_value
     ansor.TuningOptions.side_effect = lambda num_measure_trials, **_: str(num_measure_trials)
@@ -87,6 +89,8 @@ def test_a_later_start_asks_for_what_the_journal_lacks(child, tmp_path, monkeypa
     one.side_effect = lambda number, _: found.append(f"round of {number}")
     child.main()
     assert found == asked
+    for call in child.make_model.call_args_list:  # the seconds go on, too
+        assert call.args[0].watch.seconds == seconds
 
 
 @pytest.mark.slow

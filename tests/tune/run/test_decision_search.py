@@ -118,6 +118,23 @@ class Willing(Space):
         return ["schedule"] * len(decisions)
 
 
+class Slow(Willing):
+    """Affords eight programs at once."""
+
+    affordable, can_draft = 8, False
+
+    def sample(self, num, rng):
+        assert num <= self.affordable
+        return np.column_stack([np.zeros(num, int), rng.integers(0, 9, (num, 2))])
+
+
+def test_nothing_draws_more_than_a_slow_space_affords():
+    space, rng = Slow(), np.random.default_rng(0)
+    search = decision_search(space, RandomDraws(), lambda rows: np.zeros(len(rows)), None, rng)
+    search.know(np.array([[0, 4, 2]]), np.array([np.inf]))  # a failure, whose neighbours it avoids
+    assert search.propose(4)
+
+
 class Counting:
     """Proposes programs [0, 4, n] that do not wait and are not known, the least n first."""
 

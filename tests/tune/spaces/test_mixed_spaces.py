@@ -6,7 +6,7 @@ import pytest
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures
 from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.search.explorer import ExplorerSettings, explore
+from pruner.search.explorer import ExplorerSettings, NoneFound, explore
 from pruner.search.policy import RandomDraws, RoundSettings
 from pruner.tune.phases import Phases
 from pruner.tune.run.learning import LearnedScore
@@ -71,6 +71,31 @@ def test_what_cannot_be_drafted_is_spread_over_the_scores_of_the_rest_whatever_e
     rows = np.column_stack([rng.integers(0, 2, 60), rng.integers(0, 10000, 60)])
     alone = [scores((False, True), rows[i : i + 1])[0] for i in range(len(rows))]
     np.testing.assert_array_equal(scores((False, True), rows), alone)
+
+
+class Unlucky(Numbers):
+    """Draws at its first call alone."""
+
+    calls = 0
+
+    def sample(self, num, rng):
+        self.calls += 1
+        if self.calls > 1:
+            raise NoneFound("nothing")
+        return super().sample(num, rng)
+
+
+def test_the_rows_of_a_space_that_draws_nothing_go_to_the_others():
+    spaces = Unlucky(blind=False), Numbers(blind=False), Numbers(blind=False)
+    usual, union = (UnionSpace(some, Phases()) for some in (spaces[1:], spaces[:2]))
+    rng, same = np.random.default_rng(0), np.random.default_rng(0)
+    np.testing.assert_array_equal(union.sample(40, rng), usual.sample(40, same))
+    rows = union.sample(40, rng)
+    assert rows[:, 0].tolist() == [1] * 40
+    assert len(np.unique(rows[:, 1])) > 30
+    alone = UnionSpace(spaces[:1], Phases())
+    with pytest.raises(NoneFound):
+        alone.sample(4, rng)
 
 
 def test_evolution_leaves_those_that_chance_scores_a_share(monkeypatch):
@@ -166,7 +191,7 @@ class Empty(Numbers):
         super().__init__(blind=False)
 
     def sample(self, num, rng):
-        raise PrunerError("no random schedule of this space is legal on this target")
+        raise NoneFound("no random schedule of this space is legal on this target")
 
 
 @pytest.mark.tvm

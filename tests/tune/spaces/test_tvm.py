@@ -5,9 +5,10 @@ import pytest
 
 from pruner.features.workload import WORDS, workload_flags
 from pruner.program.dag.operators import dag_for_workload, te_tensors
+from pruner.search.explorer import NoneFound
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched.space import BatchedSpace
-from pruner.tune.spaces.design import design_spaces
+from pruner.tune.spaces.design import DesignSpace, design_spaces
 from pruner.tune.spaces.text import module_flags
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import Traces, UnionSpace
@@ -41,6 +42,27 @@ def test_a_vector_is_what_tvm_decided(designs, replayed):
     for row in drawn:
         (schedule,) = replayed.instantiate(row[None])
         np.testing.assert_array_equal(designs[0].vector(schedule.trace), row)
+
+
+def test_few_programs_have_the_tries_of_many(replayed, monkeypatch):
+    """Of a hundred refusals in a row one program must not conclude that the space is empty."""
+    finished, tries = DesignSpace.finished, []
+
+    def refused(most):
+        tries.clear()
+
+        def found(*given, **how):
+            tries.append(given)
+            return None if len(tries) <= most else finished(*given, **how)
+
+        monkeypatch.setattr(DesignSpace, "finished", found)
+
+    refused(100)
+    assert replayed.sample(1, np.random.default_rng(0)).shape == (1, 11)
+    assert len(tries) == 101
+    refused(1000)
+    with pytest.raises(NoneFound, match="refuses every random schedule"):
+        replayed.sample(1, np.random.default_rng(0))
 
 
 def test_mutations_stay_in_the_space(replayed):

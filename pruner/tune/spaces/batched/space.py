@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints, Mask, Scores, Verdicts
-from pruner.errors import PrunerError, UnsupportedProgram, unforeseen_refused
+from pruner.errors import UnsupportedProgram, unforeseen_refused
 from pruner.features.batch import DEFAULT, FeatureSpec, ProgramFeatures, featurize_nests
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
@@ -18,6 +18,7 @@ from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.program.device import Device
 from pruner.program.nests import LoopNests
 from pruner.program.relaxed import RelaxedDecisions
+from pruner.program.replay import UNCERTAIN
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
@@ -26,6 +27,7 @@ from pruner.program.tir.regions import buffer_scopes
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, stages_cover, verify_gpu_code
 from pruner.search.construct import Tiling
+from pruner.search.explorer import NoneFound
 from pruner.search.space import RowKeys
 from pruner.tune.kinds import is_gpu
 from pruner.tune.spaces.batched.decisions import (
@@ -48,7 +50,6 @@ _TRIES = 400  # draws for every legal program that is wanted
 _BATCH = 4096  # rows of one replay, which bounds the memory of its trees
 PROBES = 8  # each has a structure of its own, so each costs milliseconds
 _SHARE_PROBES = 1024
-_UNCERTAIN = "uncertain-region"
 
 
 class BatchedSpace:
@@ -91,7 +92,7 @@ class BatchedSpace:
         reasons = {*self.features(draws).failures.values(), *self._judged(draws)[1].values()}
         # single uncertain programs score minus infinity later; any other refusal is a form that the
         # engine lacks, and would recur in the search
-        reasons -= {_UNCERTAIN}
+        reasons -= {UNCERTAIN}
         if reasons:
             raise UnsupportedProgram(sorted(reasons)[0], "a random program of this space")
 
@@ -111,7 +112,7 @@ class BatchedSpace:
         return draws
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draw programs that TVM would accept, int64 [num, d]; raise `PrunerError` if none.
+        """Draw programs that TVM would accept, int64 [num, d]; raise `NoneFound` if none.
 
         On CPUs nothing is checked: uncertain programs have a draft score of minus infinity.
         """
@@ -132,7 +133,7 @@ class BatchedSpace:
             found.append(good)
             count, drawn = count + len(good), drawn + size
         if num and not count:
-            raise PrunerError("no random schedule of this space is legal on this target")
+            raise NoneFound("no random schedule of this space is legal on this target")
         # the empty array keeps the shape where num is 0
         some = np.concatenate([np.zeros((0, self.num_slots), np.int64), *found])
         return some[:num] if count >= num else some[rng.integers(0, len(some), num)]
@@ -164,7 +165,7 @@ class BatchedSpace:
                 refused |= dict.fromkeys(rows.tolist(), error.reason)
             # after lowering, which is where the last regions are found to be uncertain
             unsure = np.broadcast_to(tree.uncertain, len(rows))
-            refused |= dict.fromkeys(rows[unsure].tolist(), _UNCERTAIN)
+            refused |= dict.fromkeys(rows[unsure].tolist(), UNCERTAIN)
         return featurize_nests(
             nests,
             len(decisions),

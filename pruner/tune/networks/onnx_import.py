@@ -68,7 +68,11 @@ def onnx_inputs(
             known, inputs that are no tensors, or sizes that are left open.
     """
     with _about(network):
-        found = _variables(_read(path, network, options))
+        model = _read(path, network, options)
+        # the sizes of tables that are no weights: Cast, DequantizeLinear, Constant
+        infer = _library("onnx_ir.passes.common").ShapeInferencePass
+        infer(check_type=False, strict_mode=False)(model)
+        found = model.graph.inputs
         drawn = seeded([(tuple(one.shape), str(one.dtype.numpy())) for one in found], seed, kind)
         return [
             values if values.dtype.kind not in "iu" else values % values.dtype.type(_rows(one))
@@ -129,6 +133,8 @@ def _read(path: Path, network: str, options: NetworkOptions) -> Any:
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
     _load_weights(model)
+    # older files have their weights among the inputs, too; these would not be folded
+    _library("onnx_ir.passes.common").RemoveInitializersFromInputsPass()(model)
     _fix_sizes(model, network, options)
     return model
 
@@ -165,11 +171,6 @@ def _modern(proto: Any) -> Any:
     return proto
 
 
-def _variables(model: Any) -> list[Any]:
-    """List the inputs of a model; older files have their weights among them."""
-    return [value for value in model.graph.inputs if not value.is_initializer()]
-
-
 def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
@@ -199,12 +200,12 @@ def _load_weights(model: Any) -> None:
 
 def _fix_sizes(model: Any, network: str, options: NetworkOptions) -> None:
     ir, sizes = _library("onnx_ir"), dict[str, list[int | str]]()
-    ends = [("input", one) for one in _variables(model)]
+    ends = [("input", one) for one in model.graph.inputs]
     ends += [("output", one) for one in model.graph.outputs if one.type is not None]
     for kind, value in ends:
         if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
             raise PrunerError(f"its {kind} {value.name} is no tensor of numbers")
-    for value in _variables(model):
+    for value in model.graph.inputs:
         if value.shape is None:
             raise PrunerError(f"its input {value.name} has no number of dimensions; export it anew")
         # some exporters write -1
@@ -213,7 +214,7 @@ def _fix_sizes(model: Any, network: str, options: NetworkOptions) -> None:
             for size in value.shape
         ]
     shapes = fixed_shapes(network, sizes, options)
-    for value in _variables(model):
+    for value in model.graph.inputs:
         value.shape = ir.Shape(shapes[value.name])
     for node in model.graph.all_nodes():  # shapes of results follow from those of the inputs
         for value in node.outputs:
@@ -230,6 +231,7 @@ def _simplify(model: Any) -> None:
     for node in model.graph.all_nodes():
         node.domain = "" if node.domain in _ONNX else node.domain
     for _ in range(_ROUNDS):
+        common.RemoveUnusedNodesPass()(model)  # also outputs, for which `_expand` looks
         folded = fold(model, onnx_shape_inference=True, should_fold=_is_folded).modified
         changed = unroll(model)  # before operators in its body are looked at
         changed = _expand(model) or changed

@@ -22,6 +22,7 @@ from tests.tune.targets import target_of
 
 pytest.importorskip("onnxscript")
 reference = importlib.import_module("onnx.reference")
+DOUBLE, HALF, UINT8 = (getattr(onnx.TensorProto, n) for n in ("DOUBLE", "FLOAT16", "UINT8"))
 
 # Files of test cases in the package onnx; cases with these words are refused by name.
 FAMILIES = {
@@ -199,6 +200,49 @@ def test_numbers_that_choose_rows_are_below_their_number(net):
     table = {"table": np.arange(3, dtype=np.float32)}
     kinds, mask = drawn(written(net, nodes, inputs, [("y", FLOAT, [64])], table))
     assert (set(kinds), set(mask)) == ({0, 1, 2}, {0, 1})
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("table", ["quantised", "constant", "transposed"])
+def test_the_rows_of_a_table_that_is_computed_are_counted(table, net):
+    rows = onnx.numpy_helper.from_array(np.zeros((2, 4), np.uint8))
+    nodes = {
+        "quantised": [],
+        "constant": [make.make_node("Constant", [], ["q"], value=rows)],
+        "transposed": [make.make_node("Transpose", ["columns"], ["q"])],
+    }[table]
+    nodes += [
+        make.make_node("DequantizeLinear", ["q", "s"], ["t"]),
+        make.make_node("Gather", ["t", "kinds"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.5), "columns": np.zeros((4, 2), np.uint8)}
+    constants |= {"q": np.zeros((2, 4), np.uint8)} if table == "quantised" else {}
+    ends = [("kinds", INT64, [64])], [("y", FLOAT, [64, 4])]
+    (kinds,) = drawn(written(net, nodes, *ends, constants))
+    assert set(kinds) == {0, 1}
+
+
+@pytest.mark.tvm
+def test_weights_that_are_inputs_are_folded(net):
+    """As older exporters wrote files."""
+    nodes = [
+        make.make_node("Shape", ["x"], ["shape"]),
+        make.make_node("Slice", ["shape", "from", "to"], ["batch"]),
+        make.make_node("Concat", ["batch", "rest"], ["new"], axis=0),
+        make.make_node("Reshape", ["x", "new"], ["y"]),
+    ]
+    inputs = [("x", FLOAT, [2, 3, 4]), *((name, INT64, [1]) for name in ("from", "to", "rest"))]
+    constants = {"from": [0], "to": [1], "rest": [-1]}
+    given, found = called(written(net, nodes, inputs, [("y", FLOAT, None)], constants))
+    np.testing.assert_array_equal(found, given.reshape(2, 12))
+
+
+@pytest.mark.tvm
+def test_statistics_that_nobody_reads_leave_a_normalisation_whole(net):
+    node = make.make_node("LayerNormalization", ["x", "s"], ["y", "mean", "deviation"])
+    ends = [("x", FLOAT, [2, 8])], [("y", FLOAT, [2, 8])]
+    path = written(net, [node], *ends, {"s": np.ones(8, np.float32)})
+    assert "nn.layer_norm" in str(from_onnx(path, "net", NetworkOptions()))
 
 
 @pytest.mark.tvm

@@ -246,6 +246,62 @@ def test_statistics_that_nobody_reads_leave_a_normalisation_whole(net):
 
 
 @pytest.mark.tvm
+def test_doubles_are_computed_in_double_precision(net):
+    """The last is beyond float32; by ONNX's own evaluator."""
+    operators, given = ("Elu", "Selu", "ThresholdedRelu"), np.array([-1, 0.3, 1e39])
+    nodes = [make.make_node(name, ["x"], [name]) for name in operators]
+    path = written(net, nodes, [("x", DOUBLE, [3])], [(name, DOUBLE, [3]) for name in operators])
+    with np.errstate(over="ignore"):
+        wanted = by_evaluator(path, {"x": given})
+    np.testing.assert_allclose(computed(path, [given]), wanted, rtol=1e-12)
+
+
+@pytest.mark.tvm
+def test_halves_are_summed_in_single_precision(net):
+    """Half precision loses a one that is added to 2048."""
+    names = ("Mean", "Sum", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+    nodes = [make.make_node(f"Reduce{one}", ["x", "axes"], [one]) for one in names]
+    nodes.append(make.make_node("LpNormalization", ["x"], ["Lp"], p=1))
+    nodes.append(make.make_node("GlobalAveragePool", ["image"], ["pool"]))
+    nodes.append(make.make_node("InstanceNormalization", ["image", "w", "b"], ["norm"]))
+    constants = {"axes": [1], "w": np.float16([1, 2]), "b": np.float16([0, 1])}
+    outputs = [*names, "Lp", "pool", "norm"]
+    ends = (
+        [("x", HALF, [1, 8192]), ("image", HALF, [1, 2, 128, 128])],
+        [(name, HALF, None) for name in outputs],
+    )
+    path = written(net, nodes, *ends, constants, version=18)
+    image = (some(1, 2, 128, 128) + 1).astype(np.float16)
+    found = dict(zip(outputs, computed(path, [np.ones((1, 8192), np.float16), image]), strict=True))
+    numbers = [1, 8192, 8192, 8192**0.5, np.log(8192), np.log(8192) + 1, 8192]
+    for name, number in zip(names, numbers, strict=True):
+        np.testing.assert_allclose(found[name], [[number]], rtol=1e-3)
+    np.testing.assert_allclose(found["Lp"], np.full((1, 8192), 1 / 8192), rtol=1e-3)
+    wide = image.astype(float)
+    mean, deviation = (f(wide, (2, 3), keepdims=True) for f in (np.mean, np.std))
+    np.testing.assert_allclose(found["pool"], mean, rtol=1e-3)
+    wanted = (wide - mean) / deviation * [[[1]], [[2]]] + [[[0]], [[1]]]
+    np.testing.assert_allclose(found["norm"], wanted, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(("size", "kind"), [(4, np.float32), (4, np.float16), (3, np.float64)])
+def test_responses_of_even_numbers_of_channels(size, kind, net):
+    """Also of doubles, for which TVM has constants of float32 alone."""
+    node = make.make_node("LRN", ["x"], ["y"], size=size, alpha=0.5, beta=0.75, bias=2.0)
+    given, dtype = some(1, 6, 2, 3).astype(kind), make.np_dtype_to_tensor_dtype(np.dtype(kind))
+    ends = [("x", dtype, [1, 6, 2, 3])], [("y", dtype, None)]
+    (found,) = computed(written(net, [node], *ends), [given])
+    squares = np.pad(
+        given.astype(float) ** 2, [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * 2]
+    )
+    total = np.stack([squares[:, i : i + size].sum(1) for i in range(6)], 1)
+    wanted = given / (2 + 0.5 / size * total) ** 0.75
+    assert found.dtype == kind
+    np.testing.assert_allclose(found, wanted, rtol=max(4 * np.finfo(kind).eps, 1e-12))
+
+
+@pytest.mark.tvm
 @pytest.mark.parametrize(("operator", "most"), [("GatherElements", 4), ("GatherND", 2)])
 def test_numbers_that_index_are_within_what_they_index(net, operator, most):
     attributes = {"axis": 1} if operator == "GatherElements" else {}

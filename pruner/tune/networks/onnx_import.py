@@ -145,7 +145,9 @@ def _is_odd(node: Any) -> bool:
 
 def _lacking(names: Sequence[str]) -> str:
     way = _WAY_ROUND
-    if any(name.startswith("com.microsoft") for name in names):
+    if any(name.startswith("com.microsoft.QLinear") for name in names):
+        way = f"if onnxruntime quantised the file, quantise it with QuantFormat.QDQ; else {way}"
+    elif any(name.startswith("com.microsoft") for name in names):
         way = f"if onnxruntime optimised the file, take it as it was before; else {way}"
     return f"TVM cannot import {', '.join(names)}; {way}"
 
@@ -323,10 +325,20 @@ def _converted(model: Any) -> Any:
     class Importer(front.ONNXGraphImporter):  # type: ignore[name-defined]
         """Converts operators by `CONVERTERS` first, and names failed operators."""
 
-        def convert(self, name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-            """Convert an operator; `inputs` are Relax expressions or None."""
+        def convert(
+            self,
+            name: str,
+            inputs: Sequence[Any],
+            attrs: Mapping[str, Any],
+            version: int | None = None,
+        ) -> Any:
+            """Convert an operator by TVM; `inputs` are Relax expressions or None."""
             given = front.onnx_input(inputs)
-            return super()._convert_operator(name, given, dict(attrs), self.opset)
+            return super()._convert_operator(name, given, dict(attrs), version or self.opset)
+
+        def operator(self, name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+            """Convert an operator as if the file had it: by `CONVERTERS` first."""
+            return self._convert_operator(name, front.onnx_input(inputs), dict(attrs), self.opset)
 
         def _check_for_unsupported_ops(self, graph: Any) -> None:
             """Leave this to the check above, which names domains, too."""

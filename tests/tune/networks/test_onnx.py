@@ -190,6 +190,66 @@ def test_quantised_tensors_are_right_within_a_step(net):
 
 
 @pytest.mark.tvm
+def test_quantised_products_have_scales_of_rows_and_columns(net):
+    """By ONNX's own evaluator; by hand for rows, which it lacks."""
+    rng = np.random.default_rng(0)
+    constants = {"s": np.float32(0.02), "z": np.uint8(120), "t": np.float32(0.2)}
+    for number, columns in enumerate((8, 5, 8)):
+        constants |= {
+            f"b{number}": rng.integers(-128, 128, (8, columns)).astype(np.int8),
+            f"s{number}": rng.uniform(0.01, 0.02, columns).astype(np.float32),
+            f"z{number}": np.zeros(columns, np.int8),
+        }
+    constants |= {"rows": constants["s1"][:4], "zeros": np.full(4, 120, np.uint8)}
+    steps = [("s", "z"), ("s", "z"), ("rows", "zeros")]
+    nodes = [
+        make.make_node(
+            "QLinearMatMul", ["x", *step, f"b{i}", f"s{i}", f"z{i}", "t", "z"], [f"y{i}"]
+        )
+        for i, step in enumerate(steps)
+    ]
+    given = rng.integers(0, 256, (4, 8)).astype(np.uint8)
+    ends = [("x", UINT8, [4, 8])], [(f"y{i}", UINT8, None) for i in range(3)]
+    found = computed(written(net, nodes, *ends, constants, version=21), [given])
+    by_columns = written(net, nodes[:2], ends[0], ends[1][:2], constants, version=21)
+    wanted = by_evaluator(by_columns, {"x": given})
+    product = (given - 120.0) * constants["rows"][:, None] @ constants["b2"] * constants["s2"]
+    wanted.append(np.clip(np.rint(product / 0.2) + 120, 0, 255))
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert np.abs(mine.astype(int) - theirs).max() <= 1
+
+
+@pytest.mark.tvm
+def test_the_older_quantised_operators_of_microsoft(net):
+    """By hand; a zero point that is left out is zero."""
+    given, of = np.array([[100, 130, 128], [128, 160, 90]], np.uint8), {"domain": "com.microsoft"}
+    nodes = [
+        make.make_node("QLinearConcat", [*"szxsz", "x", "r", ""], ["a"], axis=1, **of),
+        make.make_node("QLinearSoftmax", [*"xszp", ""], ["b"], opset=13, **of),
+        make.make_node("QLinearSoftmax", [*"xszpo"], ["c"], opset=11, axis=0, **of),
+        make.make_node("QLinearSigmoid", ["x", "r", "", "p", ""], ["d"], **of),
+    ]
+    constants = {"s": np.float32([0.05]), "z": np.uint8([128]), "r": np.float32([0.02])}
+    constants |= {"p": np.float32([1 / 256]), "o": np.uint8([0])}
+    ends = [("x", UINT8, [2, 3])], [(name, UINT8, None) for name in "abcd"]
+    found = computed(written(net, nodes, *ends, constants), [given])
+    real, other = (given - 128.0) * 0.05, given * 0.02
+    share = np.exp(real)
+    wanted = [
+        np.rint(np.concatenate([real, other], 1) / 0.05) + 128,
+        share / share.sum(1, keepdims=True) * 256,
+        share / share.sum() * 256,
+        256 / (1 + np.exp(-other)),
+    ]
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert (mine.dtype, mine.shape) == (np.uint8, theirs.shape)
+        assert np.abs(mine.astype(int) - theirs).max() <= 1
+    mean = make.make_node("QLinearReduceMean", [*"xszsz"], ["a"], **of)
+    path = written(net, [mean], ends[0], ends[1][:1], constants)
+    assert "QLinearReduceMean; if onnxruntime quantised the file, quantise it with" in refused(path)
+
+
+@pytest.mark.tvm
 def test_numbers_that_choose_rows_are_below_their_number(net):
     nodes = [
         make.make_node("Gather", ["table", "kinds"], ["a"]),
@@ -299,6 +359,28 @@ def test_responses_of_even_numbers_of_channels(size, kind, net):
     wanted = given / (2 + 0.5 / size * total) ** 0.75
     assert found.dtype == kind
     np.testing.assert_allclose(found, wanted, rtol=max(4 * np.finfo(kind).eps, 1e-12))
+
+
+@pytest.mark.tvm
+def test_convolutions_with_pads_of_their_own_are_no_functions_of_their_own(net):
+    """No layout passes through a TIR function; also of a quantised convolution."""
+    pads = {"auto_pad": "SAME_LOWER", "strides": [2, 2]}
+    nodes = [
+        make.make_node("Conv", ["x", "w"], ["y"], **pads),
+        make.make_node("QLinearConv", [*"qsz", *"vsz", *"sz"], ["r"], **pads),
+    ]
+    weight = some(3, 2, 3, 2)
+    constants = {"w": weight, "v": np.uint8(weight * 20 + 128), "s": np.float32(0.1)}
+    constants["z"] = np.uint8(128)
+    ends = [("x", FLOAT, [1, 2, 7, 6]), ("q", UINT8, [1, 2, 7, 6])]
+    path = written(net, nodes, ends, [("y", FLOAT, None), ("r", UINT8, None)], constants)
+    module = from_onnx(path, "net", NetworkOptions())
+    assert "call_tir" not in str(module["main"])
+    given = [some(1, 2, 7, 6), np.uint8(some(1, 2, 7, 6) * 20 + 128)]
+    found = run(module, given)
+    wanted = by_evaluator(path, dict(zip("xq", given, strict=True)))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+    assert np.abs(found[1].astype(int) - wanted[1]).max() <= 1
 
 
 @pytest.mark.tvm
@@ -578,6 +660,11 @@ def test_negative_pads_of_pools_are_refused(tmp_path):
     node = make.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], pads=[-1, 0])
     path = written(tmp_path / "net.onnx", [node], [("x", FLOAT, [1, 1, 6])], [("y", FLOAT, None)])
     assert "its pads are negative" in refused(path)
+    pool = {"domain": "com.microsoft", "kernel_shape": [2], "pads": [-1, 0]}
+    node, kind = make.make_node("QLinearAveragePool", [*"xszsz"], ["y"], **pool), UINT8
+    steps = {"s": np.float32(1), "z": np.uint8(0)}
+    path = written(path, [node], [("x", kind, [1, 1, 6])], [("y", kind, None)], steps)
+    assert "its pads are negative" in refused(path)
 
 
 def some(*shape):
@@ -615,6 +702,14 @@ DEFINED = {
     "a scale of one dimension": ("LayerNormalization", {"axis": 1}, some(2, 4, 4), some(4)),
     "a scale of rows": ("LayerNormalization", {}, some(2, 3, 4), some(3, 4), some(4)),
     "a scale without means": ("RMSNormalization", {"axis": 1}, some(2, 3, 4), some(4)),
+    "places with pads on one side": (
+        *("MaxUnpool", {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 0, 1, 0]}),
+        *(some(1, 1, 2, 2), np.array([[[[0, 3], [5, 6]]]])),
+    ),
+    "places in a larger tensor": (
+        *("MaxUnpool", {"kernel_shape": [2, 2], "strides": [2, 2]}, some(1, 1, 2, 2)),
+        *(np.array([[[[5, 7], [13, 15]]]]), np.array([1, 1, 5, 5])),
+    ),
     "a channel of zeros": ("MeanVarianceNormalization", {}, without_a_channel()),
 }
 # by onnxruntime: the evaluator computes other sizes
@@ -623,6 +718,16 @@ RUN = {
         "LpPool",
         {"kernel_shape": [3, 2], "strides": [3, 2], "pads": [1, 0, 0, 1], "ceil_mode": 1},
         some(1, 2, 6, 6),
+    ),
+    "means of windows that hang over the pads": (
+        "AveragePool",
+        {"kernel_shape": [3], "strides": [2], "pads": [1, 1], "ceil_mode": 1}
+        | {"count_include_pad": 1},
+        some(1, 1, 6),
+    ),
+    "a last window that begins behind the tensor": (
+        *("MaxPool", {"kernel_shape": [2], "strides": [2], "pads": [1, 1], "ceil_mode": 1}),
+        some(1, 1, 3),
     ),
     "regions in half the size": (
         "RoiAlign",

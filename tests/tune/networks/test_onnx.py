@@ -530,14 +530,19 @@ def test_definitions_of_other_versions_are_taken(net):
 
 
 @pytest.mark.tvm
-def test_whole_numbers_are_rounded_and_nearest_pixels_of_tensorflow_are_further(net):
+def test_whole_numbers_are_cut_off_and_nearest_pixels_of_tensorflow_are_further(net):
+    """As onnxruntime has them, at any scale."""
     pixels = np.arange(0, 200, 40, dtype=np.uint8).reshape(1, 1, 1, 5)
     attrs = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
     node, kind = make.make_node("Resize", ["x", "", "s"], ["y"], **attrs), onnx.TensorProto.UINT8
     ends = [("x", kind, [1, 1, 1, 5])], [("y", kind, [1, 1, 1, 7])]
     path = written(net, [node], *ends, {"s": np.array([1, 1, 1, 1.5], np.float32)})
     (found,) = computed(path, [pixels])
-    assert found.ravel().tolist() == [round(i / 1.5 * 40) for i in range(7)]
+    assert found.ravel().tolist() == [int(i / 1.5 * 40) for i in range(7)]
+    ends = [("x", kind, [1, 1, 5])], [("y", kind, [1, 1, 20])]
+    path = written(net, [node], *ends, {"s": np.float32([1, 1, 4])})
+    (found,) = computed(path, [pixels[0] // 40 * 3])
+    assert found.ravel().tolist()[:17] == [i * 3 // 4 for i in range(17)]
     place = {"nearest_mode": b"floor", "coordinate_transformation_mode": b"tf_half_pixel_for_nn"}
     matrix = weights(5, 7, 1.5, place)
     assert matrix.argmax(1).tolist() == [int((i + 0.5) / 1.5) for i in range(7)]
@@ -702,6 +707,10 @@ DEFINED = {
     "a scale of one dimension": ("LayerNormalization", {"axis": 1}, some(2, 4, 4), some(4)),
     "a scale of rows": ("LayerNormalization", {}, some(2, 3, 4), some(3, 4), some(4)),
     "a scale without means": ("RMSNormalization", {"axis": 1}, some(2, 3, 4), some(4)),
+    "a region of nothing": (
+        *("Resize", {"mode": "linear", "axes": [2, 3]}, some(1, 1, 3, 3)),
+        *(np.float32([]), np.float32([2, 2])),
+    ),
     "places with pads on one side": (
         *("MaxUnpool", {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 0, 1, 0]}),
         *(some(1, 1, 2, 2), np.array([[[[0, 3], [5, 6]]]])),

@@ -68,7 +68,11 @@ def onnx_inputs(
             known, inputs that are no tensors, or sizes that are left open.
     """
     with _about(network):
-        found = _variables(_read(path, network, options))
+        model = _read(path, network, options)
+        # the sizes of tables that are no weights: Cast, DequantizeLinear, Constant
+        infer = _library("onnx_ir.passes.common").ShapeInferencePass
+        infer(check_type=False, strict_mode=False)(model)
+        found = model.graph.inputs
         drawn = seeded([(tuple(one.shape), str(one.dtype.numpy())) for one in found], seed, kind)
         return [
             values if values.dtype.kind not in "iu" else values % values.dtype.type(_rows(one))
@@ -129,6 +133,8 @@ def _read(path: Path, network: str, options: NetworkOptions) -> Any:
     model = ir.from_proto(proto)
     ir.external_data.set_base_dir(model.graph, path.parent)
     _load_weights(model)
+    # older files have their weights among the inputs, too; these would not be folded
+    _library("onnx_ir.passes.common").RemoveInitializersFromInputsPass()(model)
     _fix_sizes(model, network, options)
     return model
 
@@ -139,7 +145,9 @@ def _is_odd(node: Any) -> bool:
 
 def _lacking(names: Sequence[str]) -> str:
     way = _WAY_ROUND
-    if any(name.startswith("com.microsoft") for name in names):
+    if any(name.startswith("com.microsoft.QLinear") for name in names):
+        way = f"if onnxruntime quantised the file, quantise it with QuantFormat.QDQ; else {way}"
+    elif any(name.startswith("com.microsoft") for name in names):
         way = f"if onnxruntime optimised the file, take it as it was before; else {way}"
     return f"TVM cannot import {', '.join(names)}; {way}"
 
@@ -163,11 +171,6 @@ def _modern(proto: Any) -> Any:
                 [*known, *(onnx.helper.make_attribute(*item) for item in old.items())]
             )
     return proto
-
-
-def _variables(model: Any) -> list[Any]:
-    """List the inputs of a model; older files have their weights among them."""
-    return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
 def _library(name: str) -> Any:
@@ -199,12 +202,12 @@ def _load_weights(model: Any) -> None:
 
 def _fix_sizes(model: Any, network: str, options: NetworkOptions) -> None:
     ir, sizes = _library("onnx_ir"), dict[str, list[int | str]]()
-    ends = [("input", one) for one in _variables(model)]
+    ends = [("input", one) for one in model.graph.inputs]
     ends += [("output", one) for one in model.graph.outputs if one.type is not None]
     for kind, value in ends:
         if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
             raise PrunerError(f"its {kind} {value.name} is no tensor of numbers")
-    for value in _variables(model):
+    for value in model.graph.inputs:
         if value.shape is None:
             raise PrunerError(f"its input {value.name} has no number of dimensions; export it anew")
         # some exporters write -1
@@ -213,7 +216,7 @@ def _fix_sizes(model: Any, network: str, options: NetworkOptions) -> None:
             for size in value.shape
         ]
     shapes = fixed_shapes(network, sizes, options)
-    for value in _variables(model):
+    for value in model.graph.inputs:
         value.shape = ir.Shape(shapes[value.name])
     for node in model.graph.all_nodes():  # shapes of results follow from those of the inputs
         for value in node.outputs:
@@ -230,6 +233,7 @@ def _simplify(model: Any) -> None:
     for node in model.graph.all_nodes():
         node.domain = "" if node.domain in _ONNX else node.domain
     for _ in range(_ROUNDS):
+        common.RemoveUnusedNodesPass()(model)  # also outputs, for which `_expand` looks
         folded = fold(model, onnx_shape_inference=True, should_fold=_is_folded).modified
         changed = unroll(model)  # before operators in its body are looked at
         changed = _expand(model) or changed
@@ -321,10 +325,20 @@ def _converted(model: Any) -> Any:
     class Importer(front.ONNXGraphImporter):  # type: ignore[name-defined]
         """Converts operators by `CONVERTERS` first, and names failed operators."""
 
-        def convert(self, name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
-            """Convert an operator; `inputs` are Relax expressions or None."""
+        def convert(
+            self,
+            name: str,
+            inputs: Sequence[Any],
+            attrs: Mapping[str, Any],
+            version: int | None = None,
+        ) -> Any:
+            """Convert an operator by TVM; `inputs` are Relax expressions or None."""
             given = front.onnx_input(inputs)
-            return super()._convert_operator(name, given, dict(attrs), self.opset)
+            return super()._convert_operator(name, given, dict(attrs), version or self.opset)
+
+        def operator(self, name: str, inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Any:
+            """Convert an operator as if the file had it: by `CONVERTERS` first."""
+            return self._convert_operator(name, front.onnx_input(inputs), dict(attrs), self.opset)
 
         def _check_for_unsupported_ops(self, graph: Any) -> None:
             """Leave this to the check above, which names domains, too."""

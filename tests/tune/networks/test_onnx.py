@@ -22,6 +22,7 @@ from tests.tune.targets import target_of
 
 pytest.importorskip("onnxscript")
 reference = importlib.import_module("onnx.reference")
+DOUBLE, HALF, UINT8 = (getattr(onnx.TensorProto, n) for n in ("DOUBLE", "FLOAT16", "UINT8"))
 
 # Files of test cases in the package onnx; cases with these words are refused by name.
 FAMILIES = {
@@ -189,6 +190,66 @@ def test_quantised_tensors_are_right_within_a_step(net):
 
 
 @pytest.mark.tvm
+def test_quantised_products_have_scales_of_rows_and_columns(net):
+    """By ONNX's own evaluator; by hand for rows, which it lacks."""
+    rng = np.random.default_rng(0)
+    constants = {"s": np.float32(0.02), "z": np.uint8(120), "t": np.float32(0.2)}
+    for number, columns in enumerate((8, 5, 8)):
+        constants |= {
+            f"b{number}": rng.integers(-128, 128, (8, columns)).astype(np.int8),
+            f"s{number}": rng.uniform(0.01, 0.02, columns).astype(np.float32),
+            f"z{number}": np.zeros(columns, np.int8),
+        }
+    constants |= {"rows": constants["s1"][:4], "zeros": np.full(4, 120, np.uint8)}
+    steps = [("s", "z"), ("s", "z"), ("rows", "zeros")]
+    nodes = [
+        make.make_node(
+            "QLinearMatMul", ["x", *step, f"b{i}", f"s{i}", f"z{i}", "t", "z"], [f"y{i}"]
+        )
+        for i, step in enumerate(steps)
+    ]
+    given = rng.integers(0, 256, (4, 8)).astype(np.uint8)
+    ends = [("x", UINT8, [4, 8])], [(f"y{i}", UINT8, None) for i in range(3)]
+    found = computed(written(net, nodes, *ends, constants, version=21), [given])
+    by_columns = written(net, nodes[:2], ends[0], ends[1][:2], constants, version=21)
+    wanted = by_evaluator(by_columns, {"x": given})
+    product = (given - 120.0) * constants["rows"][:, None] @ constants["b2"] * constants["s2"]
+    wanted.append(np.clip(np.rint(product / 0.2) + 120, 0, 255))
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert np.abs(mine.astype(int) - theirs).max() <= 1
+
+
+@pytest.mark.tvm
+def test_the_older_quantised_operators_of_microsoft(net):
+    """By hand; a zero point that is left out is zero."""
+    given, of = np.array([[100, 130, 128], [128, 160, 90]], np.uint8), {"domain": "com.microsoft"}
+    nodes = [
+        make.make_node("QLinearConcat", [*"szxsz", "x", "r", ""], ["a"], axis=1, **of),
+        make.make_node("QLinearSoftmax", [*"xszp", ""], ["b"], opset=13, **of),
+        make.make_node("QLinearSoftmax", [*"xszpo"], ["c"], opset=11, axis=0, **of),
+        make.make_node("QLinearSigmoid", ["x", "r", "", "p", ""], ["d"], **of),
+    ]
+    constants = {"s": np.float32([0.05]), "z": np.uint8([128]), "r": np.float32([0.02])}
+    constants |= {"p": np.float32([1 / 256]), "o": np.uint8([0])}
+    ends = [("x", UINT8, [2, 3])], [(name, UINT8, None) for name in "abcd"]
+    found = computed(written(net, nodes, *ends, constants), [given])
+    real, other = (given - 128.0) * 0.05, given * 0.02
+    share = np.exp(real)
+    wanted = [
+        np.rint(np.concatenate([real, other], 1) / 0.05) + 128,
+        share / share.sum(1, keepdims=True) * 256,
+        share / share.sum() * 256,
+        256 / (1 + np.exp(-other)),
+    ]
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert (mine.dtype, mine.shape) == (np.uint8, theirs.shape)
+        assert np.abs(mine.astype(int) - theirs).max() <= 1
+    mean = make.make_node("QLinearReduceMean", [*"xszsz"], ["a"], **of)
+    path = written(net, [mean], ends[0], ends[1][:1], constants)
+    assert "QLinearReduceMean; if onnxruntime quantised the file, quantise it with" in refused(path)
+
+
+@pytest.mark.tvm
 def test_numbers_that_choose_rows_are_below_their_number(net):
     nodes = [
         make.make_node("Gather", ["table", "kinds"], ["a"]),
@@ -199,6 +260,127 @@ def test_numbers_that_choose_rows_are_below_their_number(net):
     table = {"table": np.arange(3, dtype=np.float32)}
     kinds, mask = drawn(written(net, nodes, inputs, [("y", FLOAT, [64])], table))
     assert (set(kinds), set(mask)) == ({0, 1, 2}, {0, 1})
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("table", ["quantised", "constant", "transposed"])
+def test_the_rows_of_a_table_that_is_computed_are_counted(table, net):
+    rows = onnx.numpy_helper.from_array(np.zeros((2, 4), np.uint8))
+    nodes = {
+        "quantised": [],
+        "constant": [make.make_node("Constant", [], ["q"], value=rows)],
+        "transposed": [make.make_node("Transpose", ["columns"], ["q"])],
+    }[table]
+    nodes += [
+        make.make_node("DequantizeLinear", ["q", "s"], ["t"]),
+        make.make_node("Gather", ["t", "kinds"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.5), "columns": np.zeros((4, 2), np.uint8)}
+    constants |= {"q": np.zeros((2, 4), np.uint8)} if table == "quantised" else {}
+    ends = [("kinds", INT64, [64])], [("y", FLOAT, [64, 4])]
+    (kinds,) = drawn(written(net, nodes, *ends, constants))
+    assert set(kinds) == {0, 1}
+
+
+@pytest.mark.tvm
+def test_weights_that_are_inputs_are_folded(net):
+    """As older exporters wrote files."""
+    nodes = [
+        make.make_node("Shape", ["x"], ["shape"]),
+        make.make_node("Slice", ["shape", "from", "to"], ["batch"]),
+        make.make_node("Concat", ["batch", "rest"], ["new"], axis=0),
+        make.make_node("Reshape", ["x", "new"], ["y"]),
+    ]
+    inputs = [("x", FLOAT, [2, 3, 4]), *((name, INT64, [1]) for name in ("from", "to", "rest"))]
+    constants = {"from": [0], "to": [1], "rest": [-1]}
+    given, found = called(written(net, nodes, inputs, [("y", FLOAT, None)], constants))
+    np.testing.assert_array_equal(found, given.reshape(2, 12))
+
+
+@pytest.mark.tvm
+def test_statistics_that_nobody_reads_leave_a_normalisation_whole(net):
+    node = make.make_node("LayerNormalization", ["x", "s"], ["y", "mean", "deviation"])
+    ends = [("x", FLOAT, [2, 8])], [("y", FLOAT, [2, 8])]
+    path = written(net, [node], *ends, {"s": np.ones(8, np.float32)})
+    assert "nn.layer_norm" in str(from_onnx(path, "net", NetworkOptions()))
+
+
+@pytest.mark.tvm
+def test_doubles_are_computed_in_double_precision(net):
+    """The last is beyond float32; by ONNX's own evaluator."""
+    operators, given = ("Elu", "Selu", "ThresholdedRelu"), np.array([-1, 0.3, 1e39])
+    nodes = [make.make_node(name, ["x"], [name]) for name in operators]
+    path = written(net, nodes, [("x", DOUBLE, [3])], [(name, DOUBLE, [3]) for name in operators])
+    with np.errstate(over="ignore"):
+        wanted = by_evaluator(path, {"x": given})
+    np.testing.assert_allclose(computed(path, [given]), wanted, rtol=1e-12)
+
+
+@pytest.mark.tvm
+def test_halves_are_summed_in_single_precision(net):
+    """Half precision loses a one that is added to 2048."""
+    names = ("Mean", "Sum", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
+    nodes = [make.make_node(f"Reduce{one}", ["x", "axes"], [one]) for one in names]
+    nodes.append(make.make_node("LpNormalization", ["x"], ["Lp"], p=1))
+    nodes.append(make.make_node("GlobalAveragePool", ["image"], ["pool"]))
+    nodes.append(make.make_node("InstanceNormalization", ["image", "w", "b"], ["norm"]))
+    constants = {"axes": [1], "w": np.float16([1, 2]), "b": np.float16([0, 1])}
+    outputs = [*names, "Lp", "pool", "norm"]
+    ends = (
+        [("x", HALF, [1, 8192]), ("image", HALF, [1, 2, 128, 128])],
+        [(name, HALF, None) for name in outputs],
+    )
+    path = written(net, nodes, *ends, constants, version=18)
+    image = (some(1, 2, 128, 128) + 1).astype(np.float16)
+    found = dict(zip(outputs, computed(path, [np.ones((1, 8192), np.float16), image]), strict=True))
+    numbers = [1, 8192, 8192, 8192**0.5, np.log(8192), np.log(8192) + 1, 8192]
+    for name, number in zip(names, numbers, strict=True):
+        np.testing.assert_allclose(found[name], [[number]], rtol=1e-3)
+    np.testing.assert_allclose(found["Lp"], np.full((1, 8192), 1 / 8192), rtol=1e-3)
+    wide = image.astype(float)
+    mean, deviation = (f(wide, (2, 3), keepdims=True) for f in (np.mean, np.std))
+    np.testing.assert_allclose(found["pool"], mean, rtol=1e-3)
+    wanted = (wide - mean) / deviation * [[[1]], [[2]]] + [[[0]], [[1]]]
+    np.testing.assert_allclose(found["norm"], wanted, rtol=4e-3, atol=4e-3)
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize(("size", "kind"), [(4, np.float32), (4, np.float16), (3, np.float64)])
+def test_responses_of_even_numbers_of_channels(size, kind, net):
+    """Also of doubles, for which TVM has constants of float32 alone."""
+    node = make.make_node("LRN", ["x"], ["y"], size=size, alpha=0.5, beta=0.75, bias=2.0)
+    given, dtype = some(1, 6, 2, 3).astype(kind), make.np_dtype_to_tensor_dtype(np.dtype(kind))
+    ends = [("x", dtype, [1, 6, 2, 3])], [("y", dtype, None)]
+    (found,) = computed(written(net, [node], *ends), [given])
+    squares = np.pad(
+        given.astype(float) ** 2, [(0, 0), ((size - 1) // 2, size // 2), *[(0, 0)] * 2]
+    )
+    total = np.stack([squares[:, i : i + size].sum(1) for i in range(6)], 1)
+    wanted = given / (2 + 0.5 / size * total) ** 0.75
+    assert found.dtype == kind
+    np.testing.assert_allclose(found, wanted, rtol=max(4 * np.finfo(kind).eps, 1e-12))
+
+
+@pytest.mark.tvm
+def test_convolutions_with_pads_of_their_own_are_no_functions_of_their_own(net):
+    """No layout passes through a TIR function; also of a quantised convolution."""
+    pads = {"auto_pad": "SAME_LOWER", "strides": [2, 2]}
+    nodes = [
+        make.make_node("Conv", ["x", "w"], ["y"], **pads),
+        make.make_node("QLinearConv", [*"qsz", *"vsz", *"sz"], ["r"], **pads),
+    ]
+    weight = some(3, 2, 3, 2)
+    constants = {"w": weight, "v": np.uint8(weight * 20 + 128), "s": np.float32(0.1)}
+    constants["z"] = np.uint8(128)
+    ends = [("x", FLOAT, [1, 2, 7, 6]), ("q", UINT8, [1, 2, 7, 6])]
+    path = written(net, nodes, ends, [("y", FLOAT, None), ("r", UINT8, None)], constants)
+    module = from_onnx(path, "net", NetworkOptions())
+    assert "call_tir" not in str(module["main"])
+    given = [some(1, 2, 7, 6), np.uint8(some(1, 2, 7, 6) * 20 + 128)]
+    found = run(module, given)
+    wanted = by_evaluator(path, dict(zip("xq", given, strict=True)))
+    np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
+    assert np.abs(found[1].astype(int) - wanted[1]).max() <= 1
 
 
 @pytest.mark.tvm
@@ -348,14 +530,19 @@ def test_definitions_of_other_versions_are_taken(net):
 
 
 @pytest.mark.tvm
-def test_whole_numbers_are_rounded_and_nearest_pixels_of_tensorflow_are_further(net):
+def test_whole_numbers_are_cut_off_and_nearest_pixels_of_tensorflow_are_further(net):
+    """As onnxruntime has them, at any scale."""
     pixels = np.arange(0, 200, 40, dtype=np.uint8).reshape(1, 1, 1, 5)
     attrs = {"mode": "linear", "coordinate_transformation_mode": "asymmetric"}
     node, kind = make.make_node("Resize", ["x", "", "s"], ["y"], **attrs), onnx.TensorProto.UINT8
     ends = [("x", kind, [1, 1, 1, 5])], [("y", kind, [1, 1, 1, 7])]
     path = written(net, [node], *ends, {"s": np.array([1, 1, 1, 1.5], np.float32)})
     (found,) = computed(path, [pixels])
-    assert found.ravel().tolist() == [round(i / 1.5 * 40) for i in range(7)]
+    assert found.ravel().tolist() == [int(i / 1.5 * 40) for i in range(7)]
+    ends = [("x", kind, [1, 1, 5])], [("y", kind, [1, 1, 20])]
+    path = written(net, [node], *ends, {"s": np.float32([1, 1, 4])})
+    (found,) = computed(path, [pixels[0] // 40 * 3])
+    assert found.ravel().tolist()[:17] == [i * 3 // 4 for i in range(17)]
     place = {"nearest_mode": b"floor", "coordinate_transformation_mode": b"tf_half_pixel_for_nn"}
     matrix = weights(5, 7, 1.5, place)
     assert matrix.argmax(1).tolist() == [int((i + 0.5) / 1.5) for i in range(7)]
@@ -478,6 +665,11 @@ def test_negative_pads_of_pools_are_refused(tmp_path):
     node = make.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2], pads=[-1, 0])
     path = written(tmp_path / "net.onnx", [node], [("x", FLOAT, [1, 1, 6])], [("y", FLOAT, None)])
     assert "its pads are negative" in refused(path)
+    pool = {"domain": "com.microsoft", "kernel_shape": [2], "pads": [-1, 0]}
+    node, kind = make.make_node("QLinearAveragePool", [*"xszsz"], ["y"], **pool), UINT8
+    steps = {"s": np.float32(1), "z": np.uint8(0)}
+    path = written(path, [node], [("x", kind, [1, 1, 6])], [("y", kind, None)], steps)
+    assert "its pads are negative" in refused(path)
 
 
 def some(*shape):
@@ -515,6 +707,18 @@ DEFINED = {
     "a scale of one dimension": ("LayerNormalization", {"axis": 1}, some(2, 4, 4), some(4)),
     "a scale of rows": ("LayerNormalization", {}, some(2, 3, 4), some(3, 4), some(4)),
     "a scale without means": ("RMSNormalization", {"axis": 1}, some(2, 3, 4), some(4)),
+    "a region of nothing": (
+        *("Resize", {"mode": "linear", "axes": [2, 3]}, some(1, 1, 3, 3)),
+        *(np.float32([]), np.float32([2, 2])),
+    ),
+    "places with pads on one side": (
+        *("MaxUnpool", {"kernel_shape": [2, 2], "strides": [2, 2], "pads": [1, 0, 1, 0]}),
+        *(some(1, 1, 2, 2), np.array([[[[0, 3], [5, 6]]]])),
+    ),
+    "places in a larger tensor": (
+        *("MaxUnpool", {"kernel_shape": [2, 2], "strides": [2, 2]}, some(1, 1, 2, 2)),
+        *(np.array([[[[5, 7], [13, 15]]]]), np.array([1, 1, 5, 5])),
+    ),
     "a channel of zeros": ("MeanVarianceNormalization", {}, without_a_channel()),
 }
 # by onnxruntime: the evaluator computes other sizes
@@ -523,6 +727,16 @@ RUN = {
         "LpPool",
         {"kernel_shape": [3, 2], "strides": [3, 2], "pads": [1, 0, 0, 1], "ceil_mode": 1},
         some(1, 2, 6, 6),
+    ),
+    "means of windows that hang over the pads": (
+        "AveragePool",
+        {"kernel_shape": [3], "strides": [2], "pads": [1, 1], "ceil_mode": 1}
+        | {"count_include_pad": 1},
+        some(1, 1, 6),
+    ),
+    "a last window that begins behind the tensor": (
+        *("MaxPool", {"kernel_shape": [2], "strides": [2], "pads": [1, 1], "ceil_mode": 1}),
+        some(1, 1, 3),
     ),
     "regions in half the size": (
         "RoiAlign",

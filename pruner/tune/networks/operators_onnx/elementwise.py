@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pruner.tune.networks.operators_onnx.recurrent import Emitter
 from pruner.tune.networks.operators_onnx.tensors import (
     array,
     constant,
@@ -101,12 +102,52 @@ def constant_of(front: Any, inputs: Any, attrs: Any) -> Any:
 
 
 def in_float32(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert an operator for which TVM has constants of float32 alone."""
+    """Convert an operator of halves, whose sums lose most of many numbers."""
     op, kind = load_tvm().relax.op, dtype_of(inputs[0])
-    if kind == "float32":
+    if kind not in _HALVES:
         return None
-    wide = front.bb.emit(op.astype(inputs[0], "float32"))
-    return op.astype(front.convert(name, [wide, *inputs[1:]], attrs), kind)
+    wide = [
+        front.bb.normalize(_as(op, one, "float32")) if one is not None and is_float(one) else one
+        for one in inputs
+    ]
+    return op.astype(front.convert(name, wide, attrs), kind)
+
+
+def rectified(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Elu, Selu or ThresholdedRelu, for which TVM has constants of float32 alone."""
+    op, data = load_tvm().relax.op, inputs[0]
+    if dtype_of(data) != "float64":
+        return in_float32(name, front, inputs, attrs)
+    alpha, gamma = (
+        constant(attrs.get(key, usual), "float64")
+        for key, usual in zip(("alpha", "gamma"), _RECTIFIED[name], strict=True)
+    )
+    zero, one = (constant(number, "float64") for number in (0, 1))
+    if name == "ThresholdedRelu":
+        return op.where(op.greater(data, alpha), data, zero)
+    below = op.multiply(alpha, op.subtract(op.exp(data), one))
+    return op.multiply(gamma, op.where(op.greater(data, zero), data, below))
+
+
+def local_response_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert LRN; TVM's has odd sizes of float32 images and signals alone."""
+    op, size, kind = Emitter(front), attrs["size"], dtype_of(inputs[0])
+    shape = shape_of(inputs[0])
+    if kind == "float32" and size % 2 and len(shape) in (3, 4):
+        return None
+    wide = kind if kind == "float64" else "float32"
+    data = _as(op, inputs[0], wide)
+    around = [0, 0, (size - 1) // 2, size // 2, *[0] * (2 * len(shape) - 4)]
+    squares = op.pad(op.multiply(data, data), around)
+    total = reduce(
+        op.add, (op.strided_slice(squares, [1], [i], [i + shape[1]]) for i in range(size))
+    )
+    alpha, beta, bias = (
+        constant(attrs.get(name, usual), wide)
+        for name, usual in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    )
+    scale = op.add(bias, op.multiply(total, op.divide(alpha, constant(size, wide))))
+    return _as(op, op.divide(data, op.power(scale, beta)), kind)
 
 
 def dropout(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -159,23 +200,37 @@ def rms_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
 
 def lp_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert LpNormalization; a vector of zeros stays as it is."""
-    op, data, axis = load_tvm().relax.op, inputs[0], attrs.get("axis", -1)
+    op, kind, axis = Emitter(front), dtype_of(inputs[0]), attrs.get("axis", -1)
+    wide = "float64" if kind == "float64" else "float32"
+    data = _as(op, inputs[0], wide)
     if attrs.get("p", 2) == 1:
         norm = op.sum(op.abs(data), axis, keepdims=True)
     else:
         norm = op.sqrt(op.sum(op.multiply(data, data), axis, keepdims=True))
-    one = constant(1, dtype_of(data))
-    return op.divide(data, op.where(op.equal(norm, constant(0, dtype_of(data))), one, norm))
+    norm = op.where(op.equal(norm, constant(0, wide)), constant(1, wide), norm)
+    return _as(op, op.divide(data, norm), kind)
 
 
-_FLOAT32 = ("Elu", "LRN", "Selu", "ThresholdedRelu")
+_HALVES = ("float16", "bfloat16")
+# alpha and gamma
+_RECTIFIED = {
+    "Elu": (1.0, 1.0),
+    "Selu": (1.67326319217681884765625, 1.05070102214813232421875),
+    "ThresholdedRelu": (1.0, 1.0),
+}
+_SUMS = (
+    *("GlobalAveragePool", "GlobalLpPool", "InstanceNormalization", "ReduceL1", "ReduceL2"),
+    *("ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceSum", "ReduceSumSquare"),
+)
 
 CONVERTERS: dict[str, Any] = {
-    **{name: partial(in_float32, name) for name in _FLOAT32},
+    **{name: partial(rectified, name) for name in _RECTIFIED},
+    **{name: partial(in_float32, name) for name in _SUMS},
     "Clip": clip,
     "Constant": constant_of,
     "Dropout": dropout,
     "IsInf": is_infinite,
+    "LRN": local_response_normalization,
     "LayerNormalization": layer_normalization,
     "LpNormalization": lp_normalization,
     "Max": partial(_pairwise, "maximum"),

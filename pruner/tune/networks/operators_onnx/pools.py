@@ -1,7 +1,8 @@
-"""Pools whose padding follows from their sizes, and places of maxima.
+"""Windows whose padding follows from their sizes, and places of maxima.
 
-TVM may have a window too few for such a padding, its norms of incomplete windows are too large, and
-it has no places.
+TVM may have a window too few for such a padding of a pool. For a convolution it emits a TIR
+function, through which no layout passes. Its norms of incomplete windows are too large, and it has
+no places.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from numpy.typing import NDArray
 
 from pruner.tune.networks.operators_onnx.products import padded
 from pruner.tune.networks.operators_onnx.recurrent import Emitter
-from pruner.tune.networks.operators_onnx.tensors import constant, dtype_of, is_float, shape_of
+from pruner.tune.networks.operators_onnx.tensors import (
+    array,
+    constant,
+    dtype_of,
+    is_float,
+    shape_of,
+)
 from pruner.tune.tvm_import import load_tvm
 
 
@@ -33,6 +40,32 @@ def _pool(name: str, front: Any, inputs: Any, attrs: Any) -> Any:
         before, _, behind = _windows(shape_of(inputs[0])[2:], fixed)
         fixed = {**fixed, "ceil_mode": 0, "pads": [*before, *behind]}
     return None if fixed is attrs else front.convert(name, inputs, fixed)
+
+
+def convolution(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Conv with ``auto_pad``."""
+    data, weight = (shape_of(one)[2:] for one in inputs[:2])
+    given = {"kernel_shape": weight, **attrs}
+    fixed = _with_pads(data, given)
+    return None if fixed is given else front.convert("Conv", inputs, fixed)
+
+
+def unpool(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert MaxUnpool; TVM reads its pads in pairs, and no size of the result.
+
+    The places are those of the smallest size, which is padded to the size that is given.
+    """
+    dims = len(attrs["kernel_shape"])
+    pads = attrs.get("pads", [0] * (2 * dims))
+    pairs = [pad for pair in zip(pads[:dims], pads[dims:], strict=True) for pad in pair]
+    result = front.convert("MaxUnpool", inputs[:2], {**attrs, "pads": pairs})
+    if inputs[2] is None:
+        return result
+    wanted = array(inputs[2], "the size of its result").tolist()
+    behind = [new - old for new, old in zip(wanted, shape_of(result), strict=True)]
+    if min(behind) < 0:
+        raise ValueError(f"its result of {shape_of(result)} is cut to {wanted} (output_shape)")
+    return load_tvm().relax.op.nn.pad(result, [n for after in behind for n in (0, after)])
 
 
 def _with_pads(sizes: list[int], attrs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -136,4 +169,8 @@ def _elements(
     return np.asarray(reduce(np.logical_and.outer, along)[None, None])
 
 
-CONVERTERS = {name: partial(_pool, name) for name in ("AveragePool", "LpPool", "MaxPool")}
+CONVERTERS: dict[str, Any] = {
+    **{name: partial(_pool, name) for name in ("AveragePool", "LpPool", "MaxPool")},
+    "Conv": convolution,
+    "MaxUnpool": unpool,
+}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from pruner.tune.networks.operators_onnx.tensors import constant, shape_of
+from pruner.tune.networks.operators_onnx.tensors import constant, dtype_of, shape_of
 from pruner.tune.tvm_import import load_tvm
 
 
@@ -50,9 +50,9 @@ def padded(attrs: Mapping[str, Any], unused: str, totals: Sequence[int]) -> dict
 
 def quantized_matmul(front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert QLinearMatMul (a, scale, zero; b, scale, zero; scale, zero of the result)."""
-    first, second = (_real(front, inputs[i : i + 3], -1 - i // 3) for i in (0, 3))
+    first, second = (_real(front, inputs[i : i + 3], i // 3 - 2) for i in (0, 3))
     product = front.convert("MatMul", [first, second], {})
-    return front.convert("QuantizeLinear", [product, *inputs[6:8]], {})
+    return _quantised(front, product, inputs[6:8], inputs[0], -2)
 
 
 def quantized_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -63,8 +63,8 @@ def quantized_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
     if bias is not None:
         scale = op.multiply(inputs[1], inputs[4])
         bias = front.bb.normalize(op.multiply(op.astype(bias, "float32"), scale))
-    result = front.convert("Conv", [data, weight, bias], attrs)
-    return front.convert("QuantizeLinear", [result, *inputs[6:8]], {"axis": 1})
+    result = front.operator("Conv", [data, weight, bias], attrs)
+    return _quantised(front, result, inputs[6:8], inputs[0], 1)
 
 
 def quantized_gemm(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -80,7 +80,7 @@ def quantized_gemm(front: Any, inputs: Any, attrs: Any) -> Any:
     result = front.convert("Gemm", [first, second, bias], attrs)
     if inputs[7] is None:
         return result
-    return front.convert("QuantizeLinear", [result, *inputs[7:9]], {})
+    return _quantised(front, result, inputs[7:9], inputs[0], 0)
 
 
 def integer_matmul(front: Any, inputs: Any, attrs: Any) -> Any:
@@ -99,18 +99,31 @@ def integer_convolution(front: Any, inputs: Any, attrs: Any) -> Any:
     if zero is not None and shape_of(zero) not in ([], [1]):
         zero = op.reshape(zero, [-1] + [1] * (len(shape_of(inputs[1])) - 1))
     data, weight = _centred(front, inputs[0], inputs[2]), _centred(front, inputs[1], zero)
-    return front.convert("Conv", [data, weight], attrs)
+    return front.operator("Conv", [data, weight], attrs)
 
 
 def _real(front: Any, parts: Any, axis: int) -> Any:
     """Dequantise; ``axis``: of scales that are a list."""
-    data, scale, zero = parts
-    rank = len(shape_of(data))
-    if shape_of(scale) == [1]:
-        scale, zero = (
-            front.bb.normalize(load_tvm().relax.op.reshape(part, [])) for part in (scale, zero)
-        )
-    return front.convert("DequantizeLinear", [data, scale, zero], {"axis": axis % rank})
+    data, *steps = parts
+    axis %= max(len(shape_of(data)), 1)
+    return front.convert("DequantizeLinear", [data, *_steps(front, steps)], {"axis": axis})
+
+
+def _quantised(front: Any, data: Any, steps: Any, like: Any, axis: int) -> Any:
+    """Quantise; a zero point of None is zero of the type of ``like``."""
+    scale, zero = _steps(front, steps)
+    zero = constant(0, dtype_of(like)) if zero is None else zero
+    axis %= max(len(shape_of(data)), 1)
+    return front.convert("QuantizeLinear", [data, scale, zero], {"axis": axis})
+
+
+def _steps(front: Any, parts: Any) -> Any:
+    """Take a list of a single number as a number."""
+    op = load_tvm().relax.op
+    return [
+        front.bb.normalize(op.reshape(one, [])) if one is not None and shape_of(one) == [1] else one
+        for one in parts
+    ]
 
 
 def _centred(front: Any, data: Any, zero: Any) -> Any:
@@ -127,18 +140,34 @@ def _between(name: str, count: int, front: Any, inputs: Any, attrs: Any) -> Any:
     real = [_real(front, inputs[i : i + 3], 0) for i in range(0, 3 * count, 3)]
     if attrs.get("channels_last"):
         raise ValueError("its channels are last")
-    result = front.convert(name, real, attrs)
-    return front.convert("QuantizeLinear", [result, *inputs[3 * count : 3 * count + 2]], {})
+    result = front.operator(name, real, attrs)
+    return _quantised(front, result, inputs[3 * count : 3 * count + 2], inputs[0], 0)
+
+
+def quantized_concat(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Microsoft's QLinearConcat; the scale of the result comes first."""
+    real = [_real(front, inputs[i : i + 3], 0) for i in range(2, len(inputs), 3)]
+    result = front.convert("Concat", real, attrs)
+    return _quantised(front, result, inputs[:2], inputs[2], 0)
+
+
+def quantized_softmax(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Convert Microsoft's QLinearSoftmax; its version of Softmax is an attribute."""
+    data = _real(front, inputs[:3], 0)
+    result = front.convert("Softmax", [data], {"axis": -1, **attrs}, attrs["opset"])
+    return _quantised(front, result, inputs[3:5], inputs[0], 0)
 
 
 MICROSOFT = {
     "QGemm": quantized_gemm,
     "QLinearAdd": partial(_between, "Add", 2),
     "QLinearAveragePool": partial(_between, "AveragePool", 1),
+    "QLinearConcat": quantized_concat,
     "QLinearGlobalAveragePool": partial(_between, "GlobalAveragePool", 1),
     "QLinearLeakyRelu": partial(_between, "LeakyRelu", 1),
     "QLinearMul": partial(_between, "Mul", 2),
     "QLinearSigmoid": partial(_between, "Sigmoid", 1),
+    "QLinearSoftmax": quantized_softmax,
 }
 
 CONVERTERS: dict[str, Any] = {

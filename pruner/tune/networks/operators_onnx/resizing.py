@@ -26,6 +26,8 @@ _POLICIES = {b"not_larger": min, b"not_smaller": max}
 def resize(front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert Resize of version 11 or newer; older files are converted before."""
     data, roi, scales, sizes = (inputs[i] for i in range(4))
+    mode = attrs.get("coordinate_transformation_mode", b"half_pixel")
+    roi = roi if mode == b"tf_crop_and_resize" else None
     shape = shape_of(data)
     axes = [axis % len(shape) for axis in attrs.get("axes", range(len(shape)))]
     factors, new = [1.0] * len(shape), list(shape)
@@ -41,13 +43,16 @@ def resize(front: Any, inputs: Any, attrs: Any) -> Any:
             factors[axis] = policy(ratios) if policy else ratio
             # halves are rounded up
             new[axis] = int(np.floor(factors[axis] * shape[axis] + 0.5)) if policy else int(size)
-    mode = attrs.get("coordinate_transformation_mode", b"half_pixel")
     whole = all(n == old * f for n, old, f in zip(new, shape, factors, strict=True))
     exact = whole or (given is not None and given.size and not policy)
     if mode == b"align_corners" and 1 in new[2:]:
         exact = mode = False  # TVM divides by zero
     plain = not attrs.get("antialias") and mode != b"half_pixel_symmetric" and new[:2] == shape[:2]
-    if plain and (exact or mode in (b"align_corners", b"tf_crop_and_resize")) and len(shape) > 2:
+    plain = plain and len(shape) > 2
+    plain = plain and (exact or mode in (b"align_corners", b"tf_crop_and_resize"))
+    if not is_float(data) and not (plain and attrs.get("mode", b"nearest") == b"nearest"):
+        return _whole(front, inputs, attrs)
+    if plain:
         known = {k: v for k, v in attrs.items() if k not in ("axes", "keep_aspect_ratio_policy")}
         if roi is not None and "axes" in attrs:
             ends = array(roi, "its region").reshape(2, len(axes))
@@ -58,17 +63,19 @@ def resize(front: Any, inputs: Any, attrs: Any) -> Any:
     if attrs.get("antialias") or mode == b"tf_crop_and_resize":
         kind = "antialias" if attrs.get("antialias") else mode.decode()
         raise ValueError(f"its {kind} with sizes {shape} and {new}")
-    kind, op = dtype_of(data), load_tvm().relax.op
-    whole_numbers = not is_float(data)
-    if whole_numbers:  # weights are fractions
-        data = front.bb.normalize(op.astype(data, "float32"))
     for axis, (old, size, factor) in enumerate(zip(shape, new, factors, strict=True)):
         if (old, factor) != (size, 1.0):
             data = _resampled(front, data, axis, weights(old, size, factor, attrs))
-    if whole_numbers:
-        limits = np.iinfo(kind)
-        data = op.astype(op.clip(op.round(data), int(limits.min), int(limits.max)), kind)
     return data
+
+
+def _whole(front: Any, inputs: Any, attrs: Any) -> Any:
+    """Resize whole numbers in float32; onnxruntime cuts linear results off, ONNX rounds."""
+    op, kind = load_tvm().relax.op, dtype_of(inputs[0])
+    wide = front.bb.normalize(op.astype(inputs[0], "float32"))
+    found, limits = resize(front, type(inputs)([wide, *inputs[1:4]]), attrs), np.iinfo(kind)
+    end = op.trunc if attrs.get("mode") == b"linear" else op.round
+    return op.astype(op.clip(end(found), int(limits.min), int(limits.max)), kind)
 
 
 def weights(old: int, new: int, scale: float, attrs: Any) -> Floats:

@@ -6,9 +6,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pruner.cli.shared.output import as_table, say
+from pruner.cli.shared.output import as_table, check_file, say
 from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import chosen_platforms, record_root
+from pruner.errors import PrunerError
 from pruner.files import merged_table, write_table
 from pruner.paths import conf_folder
 from pruner.study.draft_quality import SHOWN, DraftTable, draft_rows, plot_draft
@@ -20,6 +21,10 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
     root, out = record_root(config.data), Path(config.out)
+    if Path(config.plot).name != config.plot:
+        raise PrunerError(f"plot={config.plot}: a name, such as plot.png; it lies beside out=")
+    for option, path in (("out", out), ("plot", out.with_name(config.plot))):
+        check_file(option, path)
     table = DraftTable(
         calibrate=config.calibrate,
         official=config.official,
@@ -30,9 +35,11 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
         seed=config.seed,
     )
     merged_table(out, [], KEY)  # another table is refused before any work
+    platforms = chosen_platforms(config.data, None, root)
+    out.parent.mkdir(parents=True, exist_ok=True)
     rows = [
         row
-        for platform in chosen_platforms(config.data, None, root)
+        for platform in platforms
         for row in draft_rows(root, platform, table, conf=conf_folder(), progress=ON_STDERR)
     ]
     write_table(out, merged_table(out, rows, KEY), floats=".5f")

@@ -67,6 +67,8 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     }
     every = [cell for found in cells.values() for cell in found if cell.key not in kept]
     _refuse_foreign_platforms(config, root, every)
+    if config.out is not None:  # a file there ends the command before its work
+        Path(config.out).mkdir(parents=True, exist_ok=True)
     folder = open_run(config, "results_table", "-".join(config.platforms), earlier)
     torch.set_num_threads(1)  # processes share the cores; every fit has its own num_threads
     out = Path(config.out or folder)
@@ -118,7 +120,6 @@ def _kept_rows(config: DictConfig) -> list[Row]:
 
 
 def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(OmegaConf.masked_copy(config, SAME), out / "options.yaml", resolve=True)
     write_table(out / "results.csv", rows, ".6f")
 

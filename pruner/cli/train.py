@@ -12,7 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from pruner.cli.shared.door import OUTPUTS
-from pruner.cli.shared.options import choice, plain
+from pruner.cli.shared.options import choice, plain, words_of
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import (
@@ -50,6 +50,8 @@ _SHOWN = ("top1", "top5", "pairwise_accuracy")  # of every part, when a run ends
 def train(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     began = time.perf_counter()
+    if config.seeds is not None and (words := words_of("seed")):
+        raise PrunerError(f"{' '.join(words)}: seeds= gives the seed of each fit; leave one out")
     config, earlier = continued(config)
     start = start_from(config)
     recipe = recipe_of(config)

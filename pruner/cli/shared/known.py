@@ -133,9 +133,8 @@ def read_words(command: str, given: Sequence[str]) -> CommandLine:
     in_order: list[str] = []  # all words, in the order of a sweep
     for word in words:
         override = _override(word)
-        if override is None:
-            chosen.append(word)
-        elif override.key_or_group in groups and not isinstance(override.value(), dict):
+        is_choice = override is not None and override.key_or_group in groups
+        if override is None or (is_choice and not isinstance(override.value(), dict)):
             chosen.append(word)
         else:
             values.append(override)

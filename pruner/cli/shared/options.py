@@ -49,6 +49,10 @@ def _text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _path(value: Any) -> bool:
+    return isinstance(value, str) and value != ""  # that of a shell's variable without a value
+
+
 def _between_0_and_1(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value <= 1
 
@@ -100,7 +104,7 @@ EXTENT = Rule(_whole(0, MAX_EXTENT), f"a whole number from 0 to {MAX_EXTENT}")
 TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
 TRUE_FALSE_OR_NULL = Rule(lambda v: v is None or isinstance(v, bool), "true, false or null")
 
-TEXT = Rule(_optional(_text), "a path (a number in quotes: \"'3'\")")
+TEXT = Rule(_optional(_path), "a path (a number in quotes: \"'3'\")")
 WORDS = Rule(_optional(_text), "text (a number in quotes: \"'3'\")")
 NAMES = Rule(_list_of(_text), "a list [...]")
 ONE_OR_SEVERAL = Rule(
@@ -172,7 +176,7 @@ RULES: dict[str, Rule] = {
     **{name: rule for rule, names in _SHARED for name in names.split()},
     "platform": CHOSEN,
     **dict.fromkeys((f"logger.{name}" for name in NO_EFFECT), NOT_GIVEN),
-    "data.root": Rule(_optional(_text), "a folder (a number in quotes: \"'3'\")"),
+    "data.root": Rule(_optional(_path), "a folder (a number in quotes: \"'3'\")"),
     "networks": Rule(lambda v: TEXT.accepts(v) or NAMES.accepts(v), "a list [...] of names"),
     "leave_out": Rule(
         lambda value: value in (None, "all", "none") or NAMES.accepts(value),
@@ -348,6 +352,13 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
         if str(error).startswith("Error locating target"):  # cut: Hydra's advice for developers
             raise PrunerError(f"{str(error).partition(',')[0]}; was it moved?") from error
         raise
+
+
+def check_logger(config: DictConfig) -> None:
+    """Refuse a logger that cannot begin (`PrunerError`); CSV files always can."""
+    target = OmegaConf.select(config, "logger._target_")
+    if target not in (None, "pruner.cli.shared.loggers.csv"):
+        import_module("pruner.cli.shared.loggers").check(config)  # imports torch
 
 
 def own_models(paths: Sequence[str]) -> list[type[Any]]:

@@ -50,8 +50,6 @@ _SHOWN = ("top1", "top5", "pairwise_accuracy")  # of every part, when a run ends
 def train(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     began = time.perf_counter()
-    if config.seeds is not None and (words := words_of("seed")):
-        raise PrunerError(f"{' '.join(words)}: seeds= gives the seed of each fit; leave one out")
     config, earlier = continued(config)
     start = start_from(config)
     recipe = recipe_of(config)
@@ -196,6 +194,8 @@ def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]
     if earlier is not None:
         _reopen(earlier, config)
         return earlier
+    if config.seeds is not None and (words := words_of("seed")):
+        raise PrunerError(f"{' '.join(words)}: seeds= gives the seed of each fit; leave one out")
     given = config.data.platform
     names = given if isinstance(given, str) else "+".join(platforms)
     model = choice("model")

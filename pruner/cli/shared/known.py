@@ -270,7 +270,7 @@ def _cells(chosen: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _check_choice(word: str, groups: Mapping[str, Any]) -> None:
-    """Refuse a number or a list, of which Hydra makes a traceback or a merge of files."""
+    """Refuse a number (Hydra raises `ValueError`) or a list, which it would merge."""
     override = _override(word)
     if override is None:
         return

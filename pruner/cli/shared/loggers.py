@@ -113,7 +113,7 @@ def wandb(
 
 
 def _log_in() -> None:
-    """Let W&B find a key elsewhere or ask for it; raise `PrunerError` without a terminal."""
+    """Request a W&B key; raise `PrunerError` without a terminal."""
     import wandb
 
     try:

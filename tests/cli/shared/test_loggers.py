@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-wandb = pytest.importorskip("wandb")
+pytest.importorskip("wandb")
 
 from pruner.cli.shared import loggers
 from pruner.cli.shared.options import build, check_options
@@ -96,6 +96,8 @@ def test_an_argument_that_the_run_gives_is_refused(command, toy_root, name):
 def test_a_logger_that_cannot_begin_is_told_before_any_work(
     command, monkeypatch, tmp_path, name, words, told
 ):
+    import wandb
+
     def missing(*_, **__):
         raise ModuleNotFoundError
 

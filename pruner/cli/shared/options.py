@@ -177,7 +177,7 @@ RULES: dict[str, Rule] = {
     "platform": CHOSEN,
     **dict.fromkeys((f"logger.{name}" for name in NO_EFFECT), NOT_GIVEN),
     "data.root": Rule(_optional(_path), "a folder (a number in quotes: \"'3'\")"),
-    "networks": Rule(lambda v: TEXT.accepts(v) or NAMES.accepts(v), "a list [...] of names"),
+    "networks": Rule(lambda v: WORDS.accepts(v) or NAMES.accepts(v), "a list [...] of names"),
     "leave_out": Rule(
         lambda value: value in (None, "all", "none") or NAMES.accepts(value),
         "all, none, null or a list [...] of names",

@@ -21,10 +21,10 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
     root, out = record_root(config.data), Path(config.out)
-    if Path(config.plot).name != config.plot:
+    if not config.plot or Path(config.plot).name != config.plot:
         raise PrunerError(f"plot={config.plot}: a name, such as plot.png; it lies beside out=")
-    for option, path in (("out", out), ("plot", out.with_name(config.plot))):
-        check_file(option, path)
+    check_file("out", out)
+    check_file("plot", out.with_name(config.plot))
     table = DraftTable(
         calibrate=config.calibrate,
         official=config.official,

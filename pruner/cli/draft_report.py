@@ -21,10 +21,11 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
     root, out = record_root(config.data), Path(config.out)
-    if not config.plot or Path(config.plot).name != config.plot:
-        raise PrunerError(f"plot={config.plot}: a name, such as plot.png; it lies beside out=")
+    plot = config.plot
+    if not (isinstance(plot, str) and plot and Path(plot).name == plot):
+        raise PrunerError(f"plot={plot}: a name, such as plot.png; it lies beside out=")
     check_file("out", out)
-    check_file("plot", out.with_name(config.plot))
+    check_file("plot", out.with_name(plot))
     table = DraftTable(
         calibrate=config.calibrate,
         official=config.official,
@@ -44,5 +45,5 @@ def draft_report(config: DictConfig) -> dict[str, Any]:
     ]
     write_table(out, merged_table(out, rows, KEY), floats=".5f")
     say(as_table([{name: row[name] for name in SHOWN} for row in rows]))
-    plot_draft(out.with_name(config.plot), rows, config.min_programs)
+    plot_draft(out.with_name(plot), rows, config.min_programs)
     return {"rows": len(rows), "out": str(out), "seconds": time.perf_counter() - start}

@@ -124,8 +124,6 @@ def _run_cells(
     def train(programs: ProgramTable, split: TaskSplit) -> Start:
         fold = Fold(name="source", folder=folder / "source", split=split, seed=config.seed)
         recipe = recipe_of(config)
-        if not check_recipe(recipe).is_network:
-            raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")
         run_fold(recipe, programs, fold, config=plain(config), watching=watching(config))
         return start_of(fold.checkpoint, _classes(config))
 
@@ -197,6 +195,8 @@ def _check(config: DictConfig, known: Methods) -> None:
     _draft(config)  # raises where the target has no such form
     if config.checkpoint:
         check_contradicted(config, _classes(config))
+    elif not check_recipe(recipe_of(config)).is_network:
+        raise PrunerError("model: adaptation needs a neural model, such as model=pacm_narrow")
     policy = build(config.policy)
     if not isinstance(policy, RoundSettings) or isinstance(policy, DescentSettings):
         raise PrunerError("adapt.py compares models in rounds: policy=pool, ansor or pruner_*")

@@ -14,7 +14,7 @@ from pruner.cli.shared.known import files_of
 from pruner.cli.shared.options import plain, several
 from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.interrupts import Interrupts
-from pruner.cli.tuning.platform import address_of, network_format
+from pruner.cli.tuning.platform import address_of, check_device, network_format
 from pruner.data.networks import FOLDER as NETWORKS
 from pruner.errors import PrunerError
 from pruner.files import hold
@@ -92,6 +92,8 @@ def plan_of(config: DictConfig) -> PoolPlan:
         raise PrunerError("plan=true measures a few programs, prepare=true none: give one")
     if (config.workloads is None) == (config.network is None):
         raise PrunerError("pruner collect measures workloads=FILE.yaml or network=NAME: give one")
+    if config.network is not None:
+        NetworkSource(name=str(config.network)).check_name()
     names = ("repeats", "min_repeat_ms", "flush_cache")
     timing = Timing(**{name: config.measure[name] for name in names})
     measure = MeasureSettings(
@@ -105,9 +107,10 @@ def plan_of(config: DictConfig) -> PoolPlan:
     pool = {name: config.pool[name] for name in ("evolved", "apart_s", "agree", "most")}
     settings = PoolSettings(programs=config.programs, seed=config.seed, **pool)
     out = Path(config.out)
+    found = [(device, _platform(config, device)) for device in _devices(config)]
+    check_device(config.measure.device, [platform for _, platform in found])
     places = []
-    for device in _devices(config):
-        platform = _platform(config, device)
+    for device, platform in found:
         workloads = _workloads(config, platform, out)
         places.append(PoolPlatform(platform=platform, device=device, workloads=workloads))
     return PoolPlan(platforms=places, out=out, settings=settings, measure=measure)

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pruner.cli.shared.options import plain, walk
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.runs import CONFIG_FILE, rename_options
+from pruner.cli.shared.runs import BROKEN, CONFIG_FILE, rename_options
 from pruner.errors import DataError, PrunerError
 from pruner.files import load_metrics
 
@@ -28,7 +28,7 @@ def compare(config: DictConfig) -> dict[str, Any]:
     say(as_table(rows))
     options: list[dict[str, Any]] = []
     if config.options:
-        found = [_flat(plain(_config(folder))) for folder in folders]
+        found = [_options(folder) for folder in folders]
         options = [
             row
             for row in _rows("option", names, found)
@@ -38,12 +38,17 @@ def compare(config: DictConfig) -> dict[str, Any]:
     return {"results": rows, "options": options}
 
 
-def _config(folder: Path) -> DictConfig:
-    config = OmegaConf.load(folder / CONFIG_FILE)
-    if not isinstance(config, DictConfig):
-        raise DataError(f"{folder / CONFIG_FILE}: no configuration")
-    rename_options(config)
-    return config
+def _options(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG_FILE
+    try:
+        config = OmegaConf.load(path)
+        if not isinstance(config, DictConfig):
+            raise ValueError("a list")
+        rename_options(config)
+        return {k: v for k, v in walk(plain(config)) if not isinstance(v, Mapping)}
+    except BROKEN as error:
+        message = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: no configuration ({message}); add options=false") from error
 
 
 def _metrics(folder: Path) -> dict[str, Any]:
@@ -60,7 +65,3 @@ def _rows(what: str, names: list[str], found: list[dict[str, Any]]) -> list[dict
     keys = dict.fromkeys(key for values in found for key in values)
     columns = list(zip(names, found, strict=True))
     return [{what: key, **{name: values.get(key) for name, values in columns}} for key in keys]
-
-
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in walk(values) if not isinstance(value, Mapping)}

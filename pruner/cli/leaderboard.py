@@ -57,6 +57,13 @@ _BEGIN, _END = "<!-- {track}: begin -->", "<!-- {track}: end -->"
 
 def leaderboard(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
+    scored = [name for name in ("checkpoint", "model") if config.get(name) is not None]
+    if len(scored) > 1:
+        raise PrunerError("checkpoint= and model= each score the programs; leave one of them out")
+    if scored and config.entry is None:
+        raise PrunerError("add entry=FOLDER, the folder of the submission")
+    if config.check and config.entry is not None:
+        raise PrunerError("check=true compares the page with all entries; leave entry= out")
     folder = Path(config.folder)
     tracks = load_tracks(folder / BENCHMARK)
     if config.track not in tracks:
@@ -66,11 +73,9 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
     tasks = checked_programs(root, track)
     say(f"track {track.name}: {len(tasks)} test tasks, {sum(map(len, tasks)):,} programs")
     if config.entry is None:
-        if config.checkpoint is not None or config.get("model") is not None:
-            raise PrunerError("add entry=FOLDER, the folder of the submission")
         return _ranked(config, folder, track, tasks)
     entry = Path(config.entry)
-    if config.checkpoint is not None or config.get("model") is not None:
+    if scored:
         _fill(config, entry, track, tasks, root)
     row = judged(entry, track, tasks)
     rows = _others(folder / ENTRIES, entry, track, tasks)

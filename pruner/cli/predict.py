@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from pruner.cli.shared.known import check_idle
 from pruner.cli.shared.options import own_models
-from pruner.cli.shared.output import say
+from pruner.cli.shared.output import check_file, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.records import kind_of, record_root, required_platforms
 from pruner.cli.shared.runs import open_run
@@ -37,6 +37,7 @@ def _has_seconds(config: DictConfig) -> bool:
 def predict(config: DictConfig) -> dict[str, Any]:
     """Run the command; return the object of the last line."""
     start = time.perf_counter()
+    check_file("out", config.out)
     if config.networks is not None:
         from pruner.cli.tuning.predict_networks import predict_networks  # imports TVM
 
@@ -46,8 +47,6 @@ def predict(config: DictConfig) -> dict[str, Any]:
         raise PrunerError(
             "give checkpoint=FILE, or the folder of a run of train.py; or networks= for networks"
         )
-    if config.out is not None and Path(config.out).is_dir():
-        raise PrunerError(f"out={config.out}: a folder; name a file in it, such as scores.csv")
     ranker, info = ranker_of(Path(config.checkpoint), own_models(config.models.own))
     root = record_root(config.data, kind_of(config, info))
     platforms = required_platforms(config, root)

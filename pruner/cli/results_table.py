@@ -68,6 +68,8 @@ def results_table(config: DictConfig) -> dict[str, Any]:
     }
     every = [cell for found in cells.values() for cell in found if cell.key not in kept]
     _refuse_foreign_platforms(config, root, every)
+    if config.out is not None:  # a file there ends the command before its work
+        Path(config.out).mkdir(parents=True, exist_ok=True)
     folder = open_run(config, "results_table", "-".join(config.platforms), earlier)
     torch.set_num_threads(1)  # processes share the cores; every fit has its own num_threads
     out = Path(config.out or folder)
@@ -120,7 +122,6 @@ def _kept_rows(config: DictConfig) -> list[Row]:
 
 
 def _write(config: DictConfig, out: Path, rows: Sequence[Row]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     kept = {name: plain(OmegaConf.select(config, name)) for name in (*SAME, *RECORDS)}
     OmegaConf.save(OmegaConf.create(kept), out / "options.yaml")
     write_table(out / "results.csv", rows, ".6f")

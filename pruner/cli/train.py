@@ -12,7 +12,7 @@ import torch
 from omegaconf import DictConfig
 
 from pruner.cli.shared.door import OUTPUTS
-from pruner.cli.shared.options import choice, plain
+from pruner.cli.shared.options import choice, plain, words_of
 from pruner.cli.shared.output import as_table, say, show_tasks
 from pruner.cli.shared.recipe_options import recipe_of, watching
 from pruner.cli.shared.records import (
@@ -194,6 +194,8 @@ def _open_run(config: DictConfig, earlier: Path | None, platforms: Sequence[str]
     if earlier is not None:
         _reopen(earlier, config)
         return earlier
+    if config.seeds is not None and (words := words_of("seed")):
+        raise PrunerError(f"{' '.join(words)}: seeds= gives the seed of each fit; leave one out")
     given = config.data.platform
     names = given if isinstance(given, str) else "+".join(platforms)
     model = choice("model")

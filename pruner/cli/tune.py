@@ -16,7 +16,7 @@ from pruner.cli.shared.output import print_result, quiet, say
 from pruner.cli.shared.runs import open_run, resumed_config, save_config
 from pruner.cli.tuning.interrupts import Interrupted
 from pruner.cli.tuning.network import draft_run, list_run, network_label, run_label
-from pruner.cli.tuning.platform import platform_of
+from pruner.cli.tuning.platform import check_device, platform_of
 from pruner.errors import PrunerError
 from pruner.search.objectives import Objective
 from pruner.tune.kinds import OPENCL
@@ -28,7 +28,8 @@ from pruner.tune.workloads import arguments, load_workloads
 
 _NETWORK = "leave variants out, or name network=MODULE:FACTORY (docs/variants.md, single operators)"
 ENDS = ("trials", "seconds", "patience")  # of a budget
-MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy")  # may change
+# options that a resumed run may change
+MORE = (*(f"budget.{name}" for name in (*ENDS, "tolerance")), "effort", "deploy", "warm_start")
 
 
 def tune(config: DictConfig) -> dict[str, Any]:
@@ -67,21 +68,21 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
             f"objective={config.objective}: a network is tuned for latency; leave it out, or name "
             "an operator (workload=) without variants=true"
         )
-    if config.network is None and folder is None:
-        of_networks = "it is of a network (network=NAME); operators have workload.dtype="
-        check_idle("tune", config, ("layout", "precision"), of_networks)
+    if folder is None:
+        _refuse_idle(config, is_operator)
     if config.network is not None and config.list:
         return list_run(config, folder)
     if config.network is not None and not effort.measures:
         effort.budget(plain(config.budget), None)  # refuses an end that would have no effect
         words = [word for word in words_of("policy") if word != NETWORK_POLICY]
+        words += words_of("model")
         chosen = f"policy={choice('policy')}"
         if folder is None and chosen != NETWORK_POLICY and not words:
             words = [chosen]  # by experiment=
         if words:
             raise PrunerError(
-                f"{' '.join(words)}: effort=draft has a search of its own; leave out policy, or "
-                "choose an effort that measures"
+                f"{' '.join(words)}: effort=draft has a search of its own and no learned model; "
+                "leave it out, or choose an effort that measures"
             )
         for name in ("checkpoint", "warm_start", "compile_only"):
             if config[name]:
@@ -104,6 +105,20 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
             tune_options(config)  # wrong options are refused before there is a run folder
         folder = export_operator(config, folder)
     return tune_run(config, effort, folder)
+
+
+def _refuse_idle(config: DictConfig, is_operator: bool) -> None:
+    """Refuse options that a new run would not read."""
+    if (device := config.measure.device) is not None:
+        check_device(device, [platform_of(config, plain(config.target))])
+    if config.network is None:
+        of_networks = "it is of a network (network=NAME); operators have workload.dtype="
+        check_idle("tune", config, ("layout", "precision"), of_networks)
+    elif not is_operator and (words := words_of("workload")):
+        raise PrunerError(
+            f"{' '.join(words)}: it is of operators; leave it out with network= (precision= is of "
+            "networks)"
+        )
 
 
 def resumed(folder: Path, given: DictConfig) -> DictConfig:

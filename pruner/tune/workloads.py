@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -72,8 +73,8 @@ def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
     The options name an operator, a file, or a list of both.
 
     Raises:
-        PrunerError: the operator is unknown, the file has no TIR function, or two tasks have the
-            same name.
+        PrunerError: the operator is unknown, the file has no TIR function, two tasks have the
+            same name, or a weight is not a number above 0.
     """
     if "tasks" in options:
         found = [w for entry in options["tasks"] for w in load_workloads(entry)]
@@ -82,7 +83,10 @@ def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
             raise PrunerError(f"workload.tasks={names}: give at least one task, each once")
         return found
     spec = dict(options)
-    weight = float(spec.pop("weight", 1.0))
+    weight = spec.pop("weight", 1.0)
+    if type(weight) not in (int, float) or not 0 < weight < math.inf:
+        raise PrunerError(f"workload.weight={weight}: it must be a number above 0")
+    weight = float(weight)
     if spec.get("operator") == "file":
         return from_file(Path(str(spec.get("path"))), spec.get("function"), weight)
     return [from_operator(spec, weight)]

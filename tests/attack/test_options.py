@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.known import POSITIONAL, composed, groups_of
-from pruner.cli.shared.options import MAX_THREADS, check_options
+from pruner.cli.shared.options import MAX_THREADS, RULES, check_options, walk
 from pruner.errors import PrunerError
 from pruner.paths import conf_folder
 
@@ -30,6 +30,7 @@ WRONG: Mapping[type, tuple[Any, ...]] = {
     str: ({"a": 1}, [["x"]], 7.5, True),
     list: ({"a": 1}, [[["x"]]], 7.5, True),
     type(None): ({"a": 1}, [["x"]]),
+    dict: ("maybe", 7, [["x"]], True, None),
 }
 JUDGED_ELSEWHERE = {"trainer.devices"}  # by Lightning, which also takes words and lists
 # What takes values that the tables above call wrong, by name: nothing else may.
@@ -42,19 +43,17 @@ ALSO_TAKES: Mapping[str, type] = {
 }
 
 
-def leaves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{path}.{key}" if path else str(key)
-        if isinstance(value, dict):
-            yield from leaves(value, name)
-        elif not key.startswith("_"):
+def leaves(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in walk(values):
+        if not isinstance(value, dict) and not name.rpartition(".")[2].startswith("_"):
             yield name, value
 
 
 def accepted(values: dict[str, Any]) -> tuple[int, list[tuple[str, Any]]]:
     tried, taken = 0, []
     config = OmegaConf.create(values)
-    for name, default in leaves(values):
+    sections = [(name, value) for name, value in values.items() if isinstance(value, dict)]
+    for name, default in [*leaves(values), *((n, v) for n, v in sections if n not in RULES)]:
         for wrong in WRONG[type(default)] if name not in JUDGED_ELSEWHERE else ():
             if isinstance(wrong, ALSO_TAKES.get(name, ())):
                 continue
@@ -105,7 +104,7 @@ def test_wrong_values_of_every_choice_are_refused(command, group, choice, record
         ("train", "seed", 2**63),
         ("train", "model.width", 10**7),
         ("train", "optimizer.weight_decay", -1),
-        ("tune", "workload.m", 99999999999),
+        ("tune", "workload.m", 2**31),  # TVM counts in 32 bits
         ("tune", "policy.random_sample", -5),
         ("tune", "platform.num_cores", -1),
     ],

@@ -36,13 +36,19 @@ def test_an_environment_that_is_missing_or_without_ansor_is_refused(tmp_path):
     [
         ({}, "workloads=FILE.yaml or network=NAME: give one"),
         ({"workloads": "tiny"}, "workloads=tiny: no such file; lists.*small"),
+        ({"network": "resnt18"}, "network=resnt18 is unknown"),
+        (
+            {"workloads": "small", "measure": {"device": 1}, "prepare": True},
+            "measure.device=1: it chooses among OpenCL devices",
+        ),
         ({"workloads": "small", "tasks": ["x"]}, "tasks=x is unknown; known: "),
         ({"workloads": "small", "platform": "h300"}, "known platforms: a100"),
         ({"workloads": "small", "programs": 1}, "programs=1; use a whole number"),
         ({"workloads": "small", "pool": {"most": 1}}, "most 2 or more"),
     ],
 )
-def test_wrong_options_of_pools_say_what_to_use(changes, message):
+def test_wrong_options_of_pools_say_what_to_use(changes, message, tmp_path):
     pytest.importorskip("tvm", reason="TVM 0.27 is not installed")
     with pytest.raises(PrunerError, match=message):
-        collect(config(runner={"kind": "local"}, **changes))
+        collect(config(runner={"kind": "local"}, out=str(tmp_path / "out"), **changes))
+    assert not list(tmp_path.iterdir())

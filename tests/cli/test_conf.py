@@ -141,7 +141,8 @@ def shown(text):
     for found in filter(None, map(_COMMAND.fullmatch, lines)):
         words = [word for word in shlex.split(found[2]) if "=" in word or word == "-m"]
         if found[1] in COMMANDS and words:
-            known = [word.replace("platform=NAME", "platform=v100") for word in words]
+            named = {"platform=NAME": "platform=v100", "model=NAME": "model=pacm"}
+            known = [named.get(word, word) for word in words]
             yield found[1], tuple(word for word in known if "<" not in word)
 
 

@@ -82,6 +82,15 @@ def test_unknown_platforms_and_missing_marks_are_one_line(command, root):
     (root / "mine.csv").write_text("a,b\n1,2\n")
     message = "mine.csv: another table, without column platform"
     assert message in command("draft_report", f"data.root={root}", f"out={root}/mine.csv").refusal
+    for words, message in (
+        ([f"out={root}"], "a folder; name a file in it"),
+        (["out=."], "out=.: a folder; name a file in it"),
+        ([f"out={root}/mine.csv/results.csv"], "mine.csv"),
+        (["plot=plots/plot.png"], "plot=plots/plot.png: a name, such as plot.png"),
+        ([f"out={root}/results.csv", "plot=origin"], "origin: a folder; name a file in it"),
+    ):
+        err = command("draft_report", f"data.root={root}", *words).refusal
+        assert (message in err, "Best" in err) == (True, False), err
     shutil.rmtree(root / "origin")
     code, _, err = command(
         "draft_report", f"data.root={root}", "data.platform=cpu-sse4", "origin=random"

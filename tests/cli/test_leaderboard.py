@@ -367,6 +367,19 @@ def test_a_form_that_would_be_refused_is_told_before_scoring(enter):
     assert (form, scored) == (None, 0)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["entry=mine", "checkpoint=cpu", "model=symbolic"], "leave one of them out"),
+        (["checkpoint=cpu"], "add entry=FOLDER"),
+        (["entry=mine", "check=true"], "check=true compares the page with all entries"),
+    ],
+)
+def test_words_that_exclude_each_other_are_told_before_any_work(run, board, words, told):
+    err = run(board, *words).refusal
+    assert (told in err, len(err.splitlines())) == (True, 1)
+
+
 def test_the_committed_page_is_what_the_entries_give(command):
     result, _ = command("leaderboard", f"folder={BOARD}", "check=true").done
     assert result["entries"] > 0

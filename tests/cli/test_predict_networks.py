@@ -68,6 +68,7 @@ def test_a_list_has_a_row_for_each_line_and_names_what_is_refused(door, drafts_h
         (["networks=no_such_package:f"], "networks=no_such_package:f: no such package"),
         (["networks=[]"], "give a file"),
         (["networks=resnet18", "checkpoint=cpu"], "leave checkpoint= out"),
+        (["networks=resnet18", "out=."], "out=.: a folder; name a file in it, such as results.csv"),
         (["networks=resnet18", "layout=CHWN"], "layout=CHWN: choose"),
         (["networks=resnet18", "below_ms=-1"], "below_ms=-1: it must be a number above 0"),
         (["networks=resnet18", "candidates=0"], "candidates=0: it must be a whole number"),

@@ -116,6 +116,12 @@ def test_a_table_with_other_columns_is_one_line(table, tmp_path):
     assert err.startswith("error: results.csv: the table lacks, or only it has, best_epoch, ")
 
 
+def test_a_file_in_the_place_of_the_table_is_told_before_the_fits(table, tmp_path):
+    (tmp_path / "kept").touch()
+    assert "kept: File exists" in table("models=[tensetmlp]", "seeds=[0]", "out=kept").refusal
+    assert not (tmp_path / "outputs").exists()
+
+
 def test_a_checkpoint_is_judged_on_tasks_that_it_has_not_seen(table, trained):
     given, _ = trained("model=tensetmlp", "split=by_task")
     own = ("models=random", f"+checkpoints.own={given['checkpoint']}")
@@ -291,6 +297,10 @@ def test_numbers_and_differing_options_stand_beside_each_other_of_finished_runs(
     assert f"{one}: ended early; its numbers are those so far" in err
     assert "nothing: no metrics.json there" in command("compare", one, tmp_path / "nothing").refusal
     assert "given twice" in command("compare", one, f"{one}/").refusal
+    for text in ("a: [", "- 1", "a: ${b}"):
+        (two / "config.yaml").write_text(text)
+        assert f"{two}/config.yaml: no configuration (" in command("compare", one, two).refusal
+    assert command("compare", one, two, "options=false")[0] == 0
 
 
 def test_a_table_has_columns_of_one_width():

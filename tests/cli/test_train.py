@@ -308,6 +308,8 @@ def test_a_run_id_is_never_overwritten(train):
         (["data.root=/nowhere"], "no such folder"),
         (["data.platform=t4"], "there are records for: k80, v100"),
         (["resume=/nowhere"], "no config.yaml"),
+        (["resume="], "resume=: it must be a path"),  # of a variable without a value
+        (["seed=1", "seeds=[0,1]"], "seed=1: seeds= gives the seed of each fit; leave one out"),
         (["monitor=valid/accuracy"], "validation logs valid/"),
         (["min_programs=1000"], "lower min_programs"),
         (["split=by_operator", "split.held_out=[softmax]"], "operators here: matmul"),

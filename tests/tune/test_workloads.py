@@ -124,6 +124,14 @@ def test_lists_keep_weights_and_refuse_one_task_twice():
         load_workloads({"tasks": [spec("matmul"), spec("matmul")]})
 
 
+@pytest.mark.parametrize("weight", ["heavy", 0, -1, float("nan"), float("inf"), True, None])
+def test_a_weight_is_a_number_above_0(weight):
+    with pytest.raises(
+        PrunerError, match=rf"^workload\.weight={weight}: it must be a number above"
+    ):
+        load_workloads({"tasks": [spec("matmul", weight=weight)]})
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [

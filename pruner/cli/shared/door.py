@@ -21,7 +21,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from pruner.cli.shared.help import commands, help_text, list_of_commands
 from pruner.cli.shared.known import HELP, CommandLine, nearest, read_words
-from pruner.cli.shared.options import check_options
+from pruner.cli.shared.options import check_logger, check_options
 from pruner.cli.shared.output import (
     UNSUCCESSFUL,
     UNSUCCESSFUL_CODE,
@@ -117,6 +117,7 @@ def _run(command: str, task: Task | None, config: DictConfig) -> Mapping[str, An
         config.checkpoint = str(last_checkpoint(Path(config.get("outputs", OUTPUTS))))
         say(f"checkpoint={config.checkpoint}")
     try:
+        check_logger(config)
         return (task or getattr(import_module(f"pruner.cli.{command}"), command))(config)
     except MissingMandatoryValue as error:
         raise PrunerError(f"give {error.full_key}=, it has no default; see --help") from error

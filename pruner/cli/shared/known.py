@@ -133,22 +133,24 @@ def read_words(command: str, given: Sequence[str]) -> CommandLine:
     in_order: list[str] = []  # all words, in the order of a sweep
     for word in words:
         override = _override(word)
-        if override is None:
-            chosen.append(word)
-        elif (name := override.key_or_group) in groups and not isinstance(override.value(), dict):
-            if override.value() is None and groups[name] is not None:
-                raise PrunerError(f"{name}=null: choose one of {', '.join(files_of(name))}")
+        is_choice = override is not None and override.key_or_group in groups
+        if override is None or (is_choice and not isinstance(override.value(), dict)):
             chosen.append(word)
         else:
             values.append(override)
             word = f"++{word.lstrip('+')}"
         in_order.append(word)
     sweep = any(word in _SWEEP for word in given)
-    found = [_compose(command, cell) for cell in (_cells(chosen) if sweep else [chosen])]
+    cells = list(_cells(chosen))
+    for word in {word: None for cell in cells for word in cell}:
+        _check_choice(word, groups)
+    found = [_compose(command, cell) for cell in cells]
     whole, defaults = found[0], [plain_values(config) for config in found]
     sweep = sweep or whole.hydra.mode == RunMode.MULTIRUN
     _check_names(values, groups, defaults)
     if not sweep:
+        for word in chosen:
+            _refuse_sweep(_override(word))
         _set(whole, values)
     with open_dict(whole):
         whole.hydra.overrides.task = [w for w in words if not w.lstrip("+~").startswith("hydra")]
@@ -267,6 +269,23 @@ def _cells(chosen: Sequence[str]) -> Iterator[list[str]]:
         yield [sweep[min(number, len(sweep) - 1)] for sweep in sweeps]
 
 
+def _check_choice(word: str, groups: Mapping[str, Any]) -> None:
+    """Refuse a number (Hydra raises `ValueError`) or a list, which it would merge."""
+    override = _override(word)
+    if override is None:
+        return
+    name, value = override.key_or_group, override.value()
+    if not isinstance(value, str) and not (value is None and groups[name] is None):
+        raise PrunerError(f"{word}: choose one of {', '.join(files_of(name))}")
+
+
+def _refuse_sweep(override: Override | None) -> None:
+    if override is not None and override.is_sweep_override():
+        raise PrunerError(
+            f"{override.input_line}: several values are a sweep, add -m; a list is [a,b]"
+        )
+
+
 def _check_names(
     values: Sequence[Override], groups: Mapping[str, Any], defaults: Sequence[Mapping[str, Any]]
 ) -> None:
@@ -285,10 +304,7 @@ def _check_names(
 
 def _set(config: DictConfig, values: Sequence[Override]) -> None:
     for override in values:
-        if override.is_sweep_override():
-            raise PrunerError(
-                f"{override.input_line}: several values are a sweep, add -m; a list is [a,b]"
-            )
+        _refuse_sweep(override)
         OmegaConf.update(config, override.key_or_group, override.value(), force_add=True)
 
 

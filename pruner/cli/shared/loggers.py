@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from inspect import signature
 from netrc import NetrcParseError, netrc
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from lightning_fabric.utilities.exceptions import MisconfigurationException
@@ -24,6 +25,12 @@ class About:
     config: Mapping[str, Any] = field(default_factory=dict)
     group: str | None = None
     tags: Sequence[str] = ()
+
+
+def check(config: DictConfig) -> None:
+    """Make the logger and drop it: what it refuses is refused before any work."""
+    with TemporaryDirectory() as folder:
+        build(config.logger)(folder=Path(folder), name="check")
 
 
 def _start(folder: Path) -> str:
@@ -84,6 +91,8 @@ def wandb(
         )
 
     alone = not has_wandb_key() if offline is None else offline
+    if not (alone or has_wandb_key()):
+        _log_in()
     about = about or About()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -101,6 +110,16 @@ def wandb(
         raise PrunerError(f"logger: {str(error).splitlines()[0]}") from error
     logger._wandb_init.pop("anonymous", None)  # deprecated by W&B, and always set by Lightning
     return logger
+
+
+def _log_in() -> None:
+    """Request a W&B key; raise `PrunerError` without a terminal."""
+    import wandb
+
+    try:
+        wandb.login(verify=False)
+    except wandb.Error as error:
+        raise PrunerError(f"logger.offline=false: {str(error).splitlines()[0]}") from error
 
 
 def report(

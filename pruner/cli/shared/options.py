@@ -26,7 +26,7 @@ MAX_WHOLE = 2**53  # numbers beyond it are not exact as floats
 MAX_SEED = 2**63 - 1
 MAX_THREADS = 1024  # so many crash no allocator
 MAX_WIDTH = 1 << 16  # of a layer: its square is a matrix of 16 GB
-MAX_EXTENT = 2**31  # of a loop: TVM counts in 32 bits
+MAX_EXTENT = 2**31 - 1  # of a loop: TVM counts in 32 bits
 
 
 def _whole(least: int, most: int = MAX_WHOLE) -> Callable[[Any], bool]:
@@ -47,6 +47,10 @@ def _list_of(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+def _path(value: Any) -> bool:
+    return isinstance(value, str) and value != ""  # that of a shell's variable without a value
 
 
 def _between_0_and_1(value: Any) -> bool:
@@ -100,7 +104,7 @@ EXTENT = Rule(_whole(0, MAX_EXTENT), f"a whole number from 0 to {MAX_EXTENT}")
 TRUE_OR_FALSE = Rule(lambda value: isinstance(value, bool), "true or false")
 TRUE_FALSE_OR_NULL = Rule(lambda v: v is None or isinstance(v, bool), "true, false or null")
 
-TEXT = Rule(_optional(_text), "a path (a number in quotes: \"'3'\")")
+TEXT = Rule(_optional(_path), "a path (a number in quotes: \"'3'\")")
 WORDS = Rule(_optional(_text), "text (a number in quotes: \"'3'\")")
 NAMES = Rule(_list_of(_text), "a list [...]")
 ONE_OR_SEVERAL = Rule(
@@ -116,7 +120,11 @@ MADE = Rule(
     _optional(lambda v: isinstance(v, dict) and "_target_" in v), "null, or {...} with a _target_"
 )
 NOT_GIVEN = Rule(lambda _: False, "left out: the run gives it; run_id=NAME names the run")
-NEVER_NULL = {"adaptation", "loss", "model", "policy"}  # arguments of ours; a number stays one
+# Options (of "data." all) that have another default and may be null all the same.
+MAY_BE_NULL = {
+    "cache", "data.", "drafts", "logger.", "optimizer.", "platform.", "trainer.",
+    "compare", "references", "tasks", "workload.epilogue",
+}  # fmt: skip
 SEVERAL_BY_DEFAULT_ONE = {"method", "workload", "platform"}  # text that may be a list
 
 # Options of earlier versions and their present names; old run folders are read through it.
@@ -143,8 +151,9 @@ _SHARED: Sequence[tuple[Rule, str]] = (
     (COUNT_OR_NULL, "effort.patience measure.finalists"),
     (POSITIVE_NUMBER,
      "optimizer.lr budget.spread measure.build_timeout_s measure.run_timeout_s "
-     "measure.reference_timeout_s measure.memory_gib runner.health_timeout_s loss.weight"),
-    (NOT_NEGATIVE, "optimizer.weight_decay budget.tolerance policy.prior"),
+     "measure.reference_timeout_s measure.memory_gib runner.health_timeout_s loss.weight "
+     "program_timeout_s workload.weight"),
+    (NOT_NEGATIVE, "refit energy optimizer.weight_decay budget.tolerance policy.prior"),
     (WIDTH,
      "model.width model.num_heads model.num_dataflow_rows model.dataflow_hidden "
      "model.dataflow_width model.draft_width model.device_width"),
@@ -167,8 +176,8 @@ RULES: dict[str, Rule] = {
     **{name: rule for rule, names in _SHARED for name in names.split()},
     "platform": CHOSEN,
     **dict.fromkeys((f"logger.{name}" for name in NO_EFFECT), NOT_GIVEN),
-    "data.root": Rule(_optional(_text), "a folder (a number in quotes: \"'3'\")"),
-    "networks": Rule(lambda v: TEXT.accepts(v) or NAMES.accepts(v), "a list [...] of names"),
+    "data.root": Rule(_optional(_path), "a folder (a number in quotes: \"'3'\")"),
+    "networks": Rule(lambda v: WORDS.accepts(v) or NAMES.accepts(v), "a list [...] of names"),
     "leave_out": Rule(
         lambda value: value in (None, "all", "none") or NAMES.accepts(value),
         "all, none, null or a list [...] of names",
@@ -196,6 +205,10 @@ RULES: dict[str, Rule] = {
         lambda v: TEXT.accepts(v) or (type(v) is int and v >= 0),
         "a device's number, or words of its name",
     ),
+    "workload.padding": Rule(
+        lambda v: v in ("SAME", "VALID") or EXTENT.accepts(v), "a whole number, SAME or VALID"
+    ),
+    "runner.kind": _one_of("local", "rpc"),
     "policy.first_apart": Rule(_optional(_not_negative), "a number, 0 or more, or null"),
     "measure.lag": Rule(_optional(_whole(0, 8)), "a whole number from 0 to 8, or null"),
     "inputs.scale": _one_of("standard", "max"),
@@ -228,7 +241,8 @@ def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()
     """Refuse values that break a rule (`PrunerError`); skip options that are absent.
 
     An option without a rule of its own keeps the kind of its value in `defaults`, the values of the
-    chosen files: truth value, finite number (whole or not negative as it is), text, or list.
+    chosen files: truth value, finite number (whole or not negative as it is), text, list, or
+    options of its own.
     """
     values: dict[str, Any] = plain(config)
     judged = set()
@@ -241,9 +255,17 @@ def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()
         for name, default in walk(given):
             found, value = _at(values, name)
             like = _like(name, default)
-            absent = value is None and name.partition(".")[0] not in NEVER_NULL
-            if found and not absent and name not in judged and like is not None:
+            if not found or like is None or (value is None and _may_be_null(name)):
+                continue
+            is_text = isinstance(default, str)
+            if value is None and (is_text or (isinstance(default, list) and name not in judged)):
+                raise PrunerError(f"{name}=null: it must be {like.wanted}")
+            if name not in judged:
                 _check(name, value, like)
+
+
+def _may_be_null(name: str) -> bool:
+    return bool({name, "".join(name.partition(".")[:2])} & MAY_BE_NULL)
 
 
 def _at(values: Mapping[str, Any], name: str) -> tuple[bool, Any]:
@@ -267,6 +289,10 @@ def walk(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 def _like(name: str, default: Any) -> Rule | None:
     """Choose the rule of a default's kind; None where it has none."""
+    if isinstance(default, Mapping):
+        first = next((key for key in default if not str(key).startswith("_")), "NAME")
+        wanted = f"given by its own options, such as {name}.{first}="
+        return Rule(lambda value: isinstance(value, Mapping), wanted)
     if isinstance(default, bool):
         return TRUE_OR_FALSE
     if name.startswith("workload.") and isinstance(default, int):
@@ -326,6 +352,13 @@ def build(config: DictConfig | Mapping[str, Any], **kwargs: Any) -> Any:
         if str(error).startswith("Error locating target"):  # cut: Hydra's advice for developers
             raise PrunerError(f"{str(error).partition(',')[0]}; was it moved?") from error
         raise
+
+
+def check_logger(config: DictConfig) -> None:
+    """Refuse a logger that cannot begin (`PrunerError`); CSV files always can."""
+    target = OmegaConf.select(config, "logger._target_")
+    if target not in (None, "pruner.cli.shared.loggers.csv"):
+        import_module("pruner.cli.shared.loggers").check(config)  # imports torch
 
 
 def own_models(paths: Sequence[str]) -> list[type[Any]]:

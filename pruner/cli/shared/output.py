@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from pruner.errors import PrunerError
 from pruner.files import jsonable, read_table
 
 UNSUCCESSFUL, UNSUCCESSFUL_CODE = "unsuccessful", 3  # parts of a result that came to nothing
@@ -37,6 +38,12 @@ def quiet(asked: bool = True) -> Iterator[None]:
 def is_quiet() -> bool:
     """True if lines for the user are silenced."""
     return _QUIET.get()
+
+
+def check_file(option: str, path: str | Path | None) -> None:
+    """Refuse a folder where a command writes a file, before its work (`PrunerError`)."""
+    if path is not None and Path(path).is_dir():
+        raise PrunerError(f"{option}={path}: a folder; name a file in it, such as results.csv")
 
 
 def print_text(text: str) -> None:

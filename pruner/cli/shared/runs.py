@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from pruner.cli.shared.options import NO_EFFECT, RENAMED, check_options, plain
+from pruner.cli.shared.options import NO_EFFECT, RENAMED, check_logger, check_options, plain
 from pruner.cli.shared.trust import named_code
 from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_text
@@ -20,6 +20,8 @@ from pruner.signing import is_own, signature
 CONFIG_FILE = "config.yaml"
 MAX_CHARS = 1 << 18  # of a configuration: runs write some kilobytes
 _SHA256, _SIGNED = "# sha256 of the options below: ", ", signed "
+# Errors of a file that is no configuration.
+BROKEN = AssertionError, RecursionError, ValueError, yaml.YAMLError, OmegaConfBaseException
 MAKERS = ("train", "import_checkpoint")  # commands whose runs end with a checkpoint
 # Options that a resumed run may change: they affect how it runs, not its results.
 RESUMABLE = (
@@ -108,9 +110,7 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
                     "run; if you trust it, give the option again with resume=, or start a new run"
                 )
         check_options(config)
-    except (
-        AssertionError, RecursionError, ValueError, yaml.YAMLError, OmegaConfBaseException
-    ) as error:  # fmt: skip
+    except BROKEN as error:
         message = " ".join(str(error).split())[:120]
         raise DataError(f"{path}: no configuration ({message}); start a new run") from error
     except DataError:
@@ -148,7 +148,7 @@ def _check_size(text: str) -> None:
 
 def continued(config: DictConfig) -> tuple[DictConfig, Path | None]:
     """Return configuration and folder of the run of ``resume=``; else `config` and None."""
-    if not config.resume:
+    if config.resume is None:
         return config, None
     return resumed_config(Path(config.resume), config), Path(config.resume)
 
@@ -189,4 +189,5 @@ def resumed_config(folder: Path, config: DictConfig, more: Sequence[str] = ()) -
             f"resume continues the run as it was, with its experiment=; leave out "
             f"{' '.join(refused)}, or start a new run"
         )
+    check_logger(earlier)
     return earlier

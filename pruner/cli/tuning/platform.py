@@ -1,5 +1,6 @@
 """Make the platform of the options, with its device and analyzer."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -62,6 +63,15 @@ def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:
     return platform
 
 
+def check_device(named: str | int | None, platforms: Sequence[Platform]) -> None:
+    """Refuse ``measure.device=`` where no platform reads it."""
+    if named is not None and all(platform.device != OPENCL for platform in platforms):
+        raise PrunerError(
+            f"measure.device={named}: it chooses among OpenCL devices; leave it out, and choose a "
+            "CUDA device by the variable CUDA_VISIBLE_DEVICES"
+        )
+
+
 def _on_opencl(platform: Platform, config: DictConfig) -> Platform:
     device = device_from_mapping(plain(config.platform))
     own_limits = config.target is None
@@ -94,6 +104,8 @@ def address_of(config: DictConfig) -> RpcAddress | None:
     """Return the device of ``runner=rpc``, None: of this machine."""
     if config.runner.kind != "rpc":
         return None
+    if "key" not in config.runner:
+        raise PrunerError("runner.kind=rpc: choose it by runner=rpc runner.key=KEY")
     names = ("host", "port", "key", "session_timeout_s")
     return RpcAddress(**{name: config.runner[name] for name in names})
 

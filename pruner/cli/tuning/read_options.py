@@ -7,7 +7,7 @@ from pathlib import Path
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from pruner.cli.shared.options import build, own_models, plain, several
+from pruner.cli.shared.options import build, own_models, plain, several, words_of
 from pruner.cli.shared.output import say
 from pruner.cli.shared.recipe_options import model_factory
 from pruner.cli.shared.start import check_contradicted
@@ -45,12 +45,13 @@ def tune_options(config: DictConfig) -> TuneOptions:
         raise PrunerError(NO_ANALYZER)
     make_model = None
     _check_adaptation(config, learns=policy.takes_model and config.verify)
+    of_model = [] if config.checkpoint is None else [f"checkpoint={config.checkpoint}"]
     if policy.takes_model and config.verify:
         make_model = _verifier(config)
-    elif config.checkpoint is not None:
+    elif of_model := of_model + words_of("model"):
         raise PrunerError(
-            f"checkpoint={config.checkpoint}: nothing would use it; it needs verify=true and a "
-            "policy such as pruner_live"
+            f"{' '.join(of_model)}: nothing would use it; it needs verify=true and a policy such "
+            "as pruner_live"
         )
     network, objective = config.network is not None, Objective.of(plain(config.objective))
     return TuneOptions(

@@ -23,7 +23,6 @@ from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
 from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.database import (
-    RECORDS,
     Database,
     foreign_target,
     is_unscheduled,
@@ -349,12 +348,10 @@ def read_known(
 ) -> Mapping[str, Known]:
     """Read records of equal programs from earlier runs, by task name.
 
-    Raises `PrunerError` for a folder without records, and for records of another target.
+    Raises `PrunerError` for records of another target.
     """
     known = {workload.name: Known() for workload in workloads}
     for folder in folders:
-        if not (folder / RECORDS).is_file():
-            raise PrunerError(f"warm_start={folder}: no {RECORDS} there; name a run of tune.py")
         database = Database.read(folder).tvm_database
         # TVM's own lookup ignores the target, so it would mix the latencies of two devices
         theirs = foreign_target(database.get_all_tuning_records(), target)

@@ -24,7 +24,7 @@ from pruner.tune.phases import Phases
 from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.budget import TuneBudget
-from pruner.tune.run.database import Database
+from pruner.tune.run.database import RECORDS, Database
 from pruner.tune.run.learning import AdaptedModel, OnlineModel
 
 # conf/policy/pruner_live.yaml says why
@@ -104,6 +104,9 @@ class TuneOptions:
             raise PrunerError(
                 f"{type(self.policy).__name__}: this policy takes no learned model; leave it out"
             )
+        for folder in self.warm_start:
+            if not (folder / RECORDS).is_file():
+                raise PrunerError(f"warm_start={folder}: no {RECORDS} there; name a run of tune.py")
 
     def _check_objective(self) -> None:
         """Refuse an objective that this run could not follow."""

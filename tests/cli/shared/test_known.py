@@ -100,8 +100,28 @@ def test_a_sweep_over_choices_knows_the_options_of_each():
     assert read_words("train", words).words[-1] == "++model.dataflow_width=8,16"
     with pytest.raises(PrunerError):
         read_words("train", ["-m", "model=tlp,tensetmlp", "model.dataflow_width=8"])
-    with pytest.raises(PrunerError, match=r"seed=0,1: several values are a sweep, add -m"):
-        read_words("train", ["seed=0,1"])
+    for word in ("seed=0,1", "model=tlp,pacm"):
+        with pytest.raises(PrunerError, match=rf"^{word}: several values are a sweep, add -m"):
+            read_words("train", [word])
+    read_words("train", ["experiment=ablation_losses", "model=tlp,pacm"])  # it is a sweep itself
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("train", "platform=4090"),
+        ("train", "split=0"),
+        ("train", "platform=[v100,mi50]"),  # the last one would be taken
+        ("tune", "effort=1"),
+        ("tune", "+policy=true"),
+        ("adapt", "budget=100"),
+        ("train", "model=null"),
+    ],
+)
+def test_a_choice_is_the_name_of_a_file(command, word):
+    for words in ([word], ["-m", word, "seed=0,1"]):
+        with pytest.raises(PrunerError, match=rf"^{re.escape(word)}: choose one of \w"):
+            read_words(command, words)
 
 
 def test_a_command_line_is_composed_once(monkeypatch, tmp_path):

@@ -84,6 +84,33 @@ def test_an_argument_that_the_run_gives_is_refused(command, toy_root, name):
     assert "it must be left out: the run gives it" in command("train", *words).refusal
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["logger=wandb", "logger.nottes=x"], "logger.nottes is unknown; wandb.init takes"),
+        (["logger=wandb", "logger.offline=false"], "logger.offline=false: No API key configured"),
+        (["logger=tensorboard"], "tensorboard is not installed; run: pip install 'pruner["),
+    ],
+)
+@pytest.mark.parametrize("name", ["train", "evaluate"])
+def test_a_logger_that_cannot_begin_is_told_before_any_work(
+    command, monkeypatch, tmp_path, name, words, told
+):
+    import wandb
+
+    def missing(*_, **__):
+        raise ModuleNotFoundError
+
+    monkeypatch.setattr(loggers, "TensorBoardLogger", missing)
+    monkeypatch.setattr(loggers, "has_wandb_key", lambda: False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.delenv("WANDB_MODE")
+    wandb.teardown()  # it has read the variables once
+    assert told in command(name, "platform=v100", "data.root=absent", *words).refusal
+    monkeypatch.undo()
+    wandb.teardown()
+
+
 def test_a_refusal_of_the_logger_is_one_line(tmp_path):
     with pytest.raises(PrunerError, match=r"^logger: .*log_model"):
         loggers.wandb(folder=tmp_path, name="run", offline=True, log_model=True)

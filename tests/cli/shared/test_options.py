@@ -24,7 +24,9 @@ def nested(name, value):
         ("policy.prior", float("inf")), ("policy.prior", None), ("model.width", 0),
         ("data.root", 3), ("checkpoint", 3), ("budget.labels", ["a"]), ("models.own", 3),
         ("split.held_out", "conv2d"), ("leave_out", "v100"), ("measure.lag", 9),
-        ("measure.lag", True), ("networks", [3]),
+        ("measure.lag", True), ("networks", [3]), ("workload.padding", "FULL"),
+        ("runner.kind", "ssh"), ("refit", None), ("energy", None), ("program_timeout_s", None),
+        ("workload.weight", float("nan")), ("workload.weight", 0),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(name, value):
@@ -39,7 +41,8 @@ def test_a_wrong_value_is_named(name, value):
         ("seeds", None), ("seeds", [0, 1]), ("num_threads", None), ("optimizer.lr", 7e-4),
         ("inputs.scale", "max"), ("run_id", None), ("run_id", "a-1"), ("budget.seconds", 0.5),
         ("measure.exclusive", None), ("measure.exclusive", True), ("measure.min_repeat_ms", 0),
-        ("policy.prior", 0), ("measure.lag", 0),
+        ("policy.prior", 0), ("measure.lag", 0), ("workload.padding", "SAME"),
+        ("workload.padding", 0), ("energy", 0.5), ("program_timeout_s", 1.5),
     ],
 )  # fmt: skip
 def test_a_right_value_passes(name, value):
@@ -63,6 +66,30 @@ def test_a_right_value_passes(name, value):
 def test_an_argument_stays_of_its_kind(words, message):
     with pytest.raises(PrunerError, match=message):
         read_words("train", words)
+
+
+@pytest.mark.parametrize(
+    ("command", "word", "message"),
+    [
+        ("tune", "budget=small", r"^budget=small: it must be given by its .* as budget\.trials=$"),
+        ("tune", "measure=null", r"^measure=None: it must be given by its own options"),
+        ("adapt", "data=DIR", r"^data=DIR: .* such as data\.root=$"),
+        ("draft_report", "plot=null", r"^plot=null: it must be text"),
+        ("draft_report", "out=null", r"^out=null: it must be"),
+        ("collect", "programs=null", r"^programs=None: it must be a whole number"),
+        ("results_table", "shares=null", r"^shares=null: it must be a list"),
+    ],
+)
+def test_a_section_is_no_value_and_most_options_are_not_null(command, word, message):
+    with pytest.raises(PrunerError, match=message):
+        read_words(command, [word, "platform=cpu-avx2"] if command == "tune" else [word])
+
+
+def test_options_that_say_so_may_be_null():
+    read_words("train", ["data.cache=null", "num_threads=null", "trainer.accelerator=null"])
+    read_words("tune", ["platform=cpu-avx2", "cache=null", "workload.epilogue=null"])
+    read_words("predict", ["drafts=null"])
+    read_words("leaderboard", ["data.root=null"])
 
 
 def test_mistakes_end_in_one_line(command, toy_root, tmp_path):

@@ -233,3 +233,8 @@ def test_a_run_that_measured_takes_more_effort_and_not_none(go_on, tmp_path):
         go_on(["effort=quick"], "effort=draft")
     with pytest.raises(PrunerError, match=r"leave out seed=4"):
         go_on(["effort=quick"], "effort=thorough", "seed=4")
+
+
+def test_a_run_goes_on_without_a_folder_that_it_began_with(go_on):
+    for word, now in (("warm_start=null", None), ("warm_start=[there]", ["there"])):
+        assert go_on(["warm_start=[gone]"], word)[1].warm_start == now

@@ -43,7 +43,7 @@ _loaded: list[tuple[Runner, str]] = []  # with the path of its inputs
 def thread_limits(threads: int) -> dict[str, str]:
     """Make the environment that limits the threads of all libraries.
 
-    TVM pins no thread to a core, as no other library does, nor `pruner.load`.
+    TVM would pin its threads to the first cores; `pruner.load` leaves them free, too.
     """
     return {**dict.fromkeys(_THREADS, str(threads)), "TVM_BIND_THREADS": "0"}
 

@@ -93,15 +93,16 @@ def _vectors(target: Any) -> list[str]:
 
 
 def _copied(module: Any) -> list[int]:
-    """List the outputs in the memory of an input, a constant or an earlier output.
+    """List the outputs that a call must copy.
 
-    TVM hands on a tensor for its copy, and makes views of reshapes.
+    They lie in the memory of an input, a constant or an earlier output: TVM hands on a tensor for
+    its copy, and makes views of reshapes.
     """
     relax, main = load_tvm().relax, module["main"]
     bound = {hash(one.var): one.value for block in main.body.blocks for one in block.bindings}
 
     def memory(value: Any) -> Any:
-        """Name the memory of a tensor that a call has filled, or of each tensor of a tuple."""
+        """Name the new memory of a tensor or tuple; None for older memory."""
         if isinstance(value, relax.Tuple):
             return [memory(one) for one in value.fields]
         if isinstance(value, relax.TupleGetItem):

@@ -71,7 +71,8 @@ def optimize(
 
     Raises:
         PrunerError: a module that cannot be exported or imported, outputs that are not tensors,
-            options that ``tune.py`` refuses, or a folder that exists.
+            options that ``tune.py`` refuses, a folder that exists, or a network that cannot run
+            here.
     """
     words = {"effort": effort, "budget.seconds": seconds, "budget.trials": trials}
     words |= {"layout": layout, "seed": seed, "network": f"{type(model).__name__}.pt2"}
@@ -88,6 +89,8 @@ def optimize(
     if not library.is_file():
         raise PrunerError(f"{place}: its options built no network; pruner deploy run={place}")
     found = json.loads((place / DEPLOY_FILE).read_text(encoding="utf-8"))
+    if "median_s" not in found:  # for another CPU, or measured on another machine
+        raise PrunerError(f"{place}: {found['notes'][-1]}; pruner.load reads its {LIBRARY} there")
     return Network(library, latency_s=found["median_s"], folder=place)
 
 

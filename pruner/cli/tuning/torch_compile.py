@@ -49,16 +49,25 @@ def backend(
             "torch.compile(..., dynamic=False) compiles once for each size"
         )
     _check_writes(graph, inputs)
+    pointers = [value.data_ptr() for value in weights.values()]
+    # tensors of the inference mode have no count of their changes
+    counted = [place for place, value in weights.items() if not value.is_inference()]
+    versions = [weights[place]._version for place in counted]
     bound = Graph(graph, weights, rest)
     network = optimize(bound, tuple(inputs[place] for place in rest), **(options or {}))
 
     def call(*given: Any) -> Any:
         # torch gives the same graph to equal blocks, and to later values of a state
-        if any(given[place].data_ptr() != value.data_ptr() for place, value in weights.items()):
+        if [given[place].data_ptr() for place in weights] != pointers:
             raise PrunerError(
                 "backend=pruner: torch calls this graph with other weights, or another state, than "
                 "it was compiled for; compile the whole model without graph breaks in parts that "
                 "repeat, and pass a state as an input"
+            )
+        if [given[place]._version for place in counted] != versions:
+            raise PrunerError(
+                "backend=pruner: weights were changed in place, and the compiled network has those "
+                "from before: call torch._dynamo.reset(), then torch.compile again"
             )
         return network(*[given[place] for place in rest])
 

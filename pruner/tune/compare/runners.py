@@ -41,8 +41,11 @@ _loaded: list[tuple[Runner, str]] = []  # with the path of its inputs
 
 
 def thread_limits(threads: int) -> dict[str, str]:
-    """Make the environment that limits the threads of all libraries."""
-    return dict.fromkeys(_THREADS, str(threads))
+    """Make the environment that limits the threads of all libraries.
+
+    TVM would pin its threads to the first cores; `pruner.load` leaves them free, too.
+    """
+    return {**dict.fromkeys(_THREADS, str(threads)), "TVM_BIND_THREADS": "0"}
 
 
 def load(runner: str, arguments: Mapping[str, Any], threads: int) -> dict[str, Any]:

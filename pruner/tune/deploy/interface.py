@@ -13,6 +13,7 @@ from typing import Any
 
 from pruner.errors import PrunerError
 from pruner.tune.measure.targets import vectors_of
+from pruner.tune.networks.rewrites.operators import operator_name
 from pruner.tune.networks.signature import INPUTS, OUTPUTS, PRECISION, ROUNDS
 from pruner.tune.tvm_import import load_tvm
 
@@ -40,7 +41,8 @@ class Interface:
     name (:mod:`pruner.tune.networks.signature`); None: a tensor or a tuple, and tensors by
     position. ``device``: cpu or cuda. ``threads``: cores that it was built for. ``precision``: the
     coarsest type of its numbers. ``rounds``: it quantises. ``vectors``: the CPU's vector
-    instructions that it needs, as LLVM names them.
+    instructions that it needs, as LLVM names them. ``copied``: numbers of the outputs that lie in
+    the memory of an input, of a constant or of an earlier output; a call must copy them.
     """
 
     inputs: Sequence[Input]
@@ -51,6 +53,7 @@ class Interface:
     precision: str = "float32"
     rounds: bool = False
     vectors: Sequence[str] = ()
+    copied: Sequence[int] = ()
 
     @staticmethod
     def of(module: Any, target: Any, threads: int) -> Interface:
@@ -68,6 +71,7 @@ class Interface:
             precision=str(main.attrs.get(PRECISION, "float32")),
             rounds=bool(main.attrs.get(ROUNDS, False)),
             vectors=_vectors(target),
+            copied=_copied(module),
         )
 
     @staticmethod
@@ -86,6 +90,39 @@ def _vectors(target: Any) -> list[str]:
     if target.kind.name != "llvm" or target.attrs.get("mcpu") is None:
         return []
     return vectors_of(load_tvm().tvm.target.codegen.llvm_get_cpu_features(target))
+
+
+def _copied(module: Any) -> list[int]:
+    """List the outputs that a call must copy.
+
+    They lie in the memory of an input, a constant or an earlier output: TVM hands on a tensor for
+    its copy, and makes views of reshapes.
+    """
+    relax, main = load_tvm().relax, module["main"]
+    bound = {hash(one.var): one.value for block in main.body.blocks for one in block.bindings}
+
+    def memory(value: Any) -> Any:
+        """Name the new memory of a tensor or tuple; None for older memory."""
+        if isinstance(value, relax.Tuple):
+            return [memory(one) for one in value.fields]
+        if isinstance(value, relax.TupleGetItem):
+            whole = memory(value.tuple_value)
+            return whole and whole[int(value.index)]
+        made = bound.get(hash(value))
+        if not isinstance(made, relax.Call):
+            return None if made is None else memory(made)
+        name = operator_name(made)
+        if name == "relax.call_tir" and relax.analysis.has_reshape_pattern(module[made.args[0]]):
+            return memory(made.args[1])[0]
+        if name not in ("relax.call_tir", "relax.call_dps_packed"):
+            return None
+        fields = getattr(made.ty, "fields", None)
+        return hash(value) if fields is None else [(hash(value), n) for n in range(len(fields))]
+
+    found = memory(main.body.body)
+    number = len(getattr(main.ret_ty, "fields", "1"))
+    places = found if isinstance(found, list) else [found] * number
+    return [n for n, one in enumerate(places) if one is None or one in places[:n]]
 
 
 def with_interface(module: Any, interface: Interface) -> Any:

@@ -84,8 +84,8 @@ class Network:
 
     Called with tensors of torch it returns tensors of torch, called with arrays of numpy it returns
     arrays, in the structure that the module had (tensor, tuple, list, dict). Inputs that are
-    contiguous and aligned to 64 bytes are not copied, outputs never are. Calls from several threads
-    take turns.
+    contiguous and aligned to 64 bytes are not copied. An output is copied only where it would share
+    memory with an input, the library or another output. Calls from several threads take turns.
 
     ``latency_s``: seconds of a call when the library was built, None after :func:`load`; ``folder``
     and ``report``: the run that made it, in the same way.
@@ -165,6 +165,9 @@ class Network:
         if not any(is_torch):
             is_here = self.interface.device == "cpu"
             outputs = [np.from_dlpack(one) if is_here else one.numpy() for one in outputs]
+        for number in self.interface.copied:
+            one = outputs[number]
+            outputs[number] = one.clone() if any(is_torch) else one.copy()
         return arranged(self.interface.outputs, outputs)
 
     def _flattened(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:

@@ -66,6 +66,18 @@ def test_a_module_becomes_a_network(name, whole, tmp_path, monkeypatch, capfd):
             assert_alike(network(*given), module(*given))
 
 
+def test_a_network_for_another_machine_is_built_and_told(tmp_path, monkeypatch):
+    def elsewhere(config, place):
+        (place / "network.so").touch()
+        notes = ["a note", "compiled but not run: the device is behind a tracker"]
+        (place / "deploy.json").write_text(json.dumps({"notes": notes}))
+
+    monkeypatch.setattr("pruner.cli.tuning.optimize.run", elsewhere)
+    module, inputs = made("mlp")
+    with pytest.raises(PrunerError, match=r"run: compiled but .* behind a tracker; pruner\.load "):
+        pruner.optimize(module, inputs, effort="draft", folder=tmp_path / "run", progress=False)
+
+
 @pytest.mark.slow
 def test_commands_take_its_folder(tmp_path):
     module, inputs = made("cnn")

@@ -77,6 +77,18 @@ def test_equal_blocks_do_not_share_weights(monkeypatch):
             network(two, x)
 
 
+def test_weights_that_are_changed_in_place_are_told(monkeypatch):
+    monkeypatch.setattr(torch_compile, "optimize", lambda module, inputs: module)
+    linear, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    network = compiled(linear)
+    with torch.no_grad():
+        assert_alike(network(x), linear(x))
+        assert_alike(network(-x), linear(-x))
+        linear.weight.add_(1)
+        with pytest.raises(PrunerError, match="weights were changed in place"):
+            network(x)
+
+
 class Changes(torch.nn.Module):
     def __init__(self, what):
         super().__init__()

@@ -32,8 +32,10 @@ def test_all_get_as_many_threads_and_the_same_inputs():
     assert list(found) == ["eager", "onnxruntime", "ours"]
     for one in found.values():
         assert (one.threads, one.arguments["inputs"]) == (2, "inputs.npz")
-    assert set(thread_limits(2).values()) == {"2"}
-    assert {"OMP_NUM_THREADS", "TVM_NUM_THREADS"} <= set(thread_limits(2))
+    limits = thread_limits(2)
+    assert limits.pop("TVM_BIND_THREADS") == "0"
+    assert set(limits.values()) == {"2"}
+    assert {"OMP_NUM_THREADS", "TVM_NUM_THREADS"} <= set(limits)
     assert found["ours"].environment["TVM_USE_RUNTIME_LIB"] == "1"
 
 
@@ -64,14 +66,14 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
 
 
 def test_threads_of_tvm_do_not_spin_beside_others():
-    library = Library(label="l", path=Path("l.so"))
-    spins = {
-        count: lined_up(names, {"ours": library})["ours"].environment.get(
-            "TVM_THREAD_POOL_SPIN_COUNT"
-        )
-        for count, names in enumerate(([], ["eager"]))
-    }
-    assert spins == {0: None, 1: "0"}
+    libraries = {"ours": Library(label="l", path=Path("l.so"))}
+    matmul = {"operator": "matmul", "m": 8, "n": 8, "k": 8}
+    for names, count in (([], None), (["eager"], "0")):
+        places = {"inputs": Path("inputs.npz"), "resources": Resources(threads=2)}
+        places["output"] = (8, 8), "float32"
+        kernel = baselines.kernel_baselines(matmul, names, libraries, **places)[-1]
+        for one in (lined_up(names, libraries)["ours"], kernel):
+            assert one.environment.get("TVM_THREAD_POOL_SPIN_COUNT") == count
 
 
 def test_the_lane_of_a_platform():

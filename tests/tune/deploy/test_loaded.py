@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from unittest.mock import Mock
 
 import numpy as np
@@ -112,16 +113,44 @@ def test_tensors_by_position_are_given_by_name_too(tmp_path):
             network(*args, **kwargs)
 
 
-def test_what_lies_well_is_not_copied(two, network):
-    """The network hands its input on: the same memory comes out, of torch and of numpy."""
+def test_what_lies_well_is_not_copied(two, network, monkeypatch):
+    """The library reads the same memory, of torch and of numpy."""
+    main, read = network._main, []
+    monkeypatch.setattr(network, "_main", lambda *given: read.append(given[1]) or main(*given))
     _, (word, image), _ = two
     assert image.data_ptr() % 64 == 0
-    assert network(word, image)["parts"][1][0].data_ptr() == image.data_ptr()
+    network(word, image)
+    assert read[0].data_ptr() == image.data_ptr()
     array = np.zeros(4 * 6 * 4 + 64, "uint8")
     start = -array.ctypes.data % 64
     aligned = array[start : start + 96].view("float32").reshape(4, 6)
-    found = network(word.numpy(), aligned)["parts"][1][0]
-    assert found.ctypes.data == aligned.ctypes.data
+    network(word.numpy(), aligned)
+    assert np.from_dlpack(read[1]).ctypes.data == aligned.ctypes.data
+
+
+class Shares(nn.Module):
+    """Inputs, constants and an output again, as they are, copied and in another shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("table", torch.arange(3.0))
+
+    def forward(self, x):
+        more, (low, high) = x + 1, torch.topk(x, 2)
+        again = more, more.clone(), more.view(2, 2), low, high
+        return *again, x, x.clone(), x.view(2, 2).clone(), self.table, torch.ones(5), self.table * 2
+
+
+def test_outputs_have_memory_of_their_own(tmp_path):
+    x = torch.tensor([3.0, 1.0, 0.0, 2.0])
+    network = load(library(tmp_path, Shares(), (x,)))
+    assert len(network.interface.copied) == 8  # all but the sum, and values and places of topk
+    for given in (x, x.numpy()):
+        found = [network(given) for _ in range(2)]
+        for some in found:
+            assert_alike(tuple(map(torch.as_tensor, some)), Shares()(x))
+        arrays = [np.asarray(one) for one in (given, *found[0], *found[1])]
+        assert not any(np.shares_memory(*pair) for pair in combinations(arrays, 2))
 
 
 @pytest.mark.parametrize("way", ["misaligned", "transposed", "read only"])

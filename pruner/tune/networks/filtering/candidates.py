@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from pruner.errors import PrunerError
-from pruner.processes import Reply, WorkerPool
+from pruner.processes import NO_WORKER, TIMEOUT, Reply, WorkerPool
 from pruner.tune.measure.jobs import load_target
 from pruner.tune.networks.filtering.outline import Outline, outline
 from pruner.tune.networks.lowering import NetworkFormat, first_line
@@ -39,6 +39,7 @@ from pruner.tune.tvm_import import load_tvm
 _LIMIT_S = 600.0  # of an outline
 _MOST_WORKERS = 4  # each has torch and TVM in memory
 _AHEAD = 2  # outlines in work, for each process
+_MOST_ENDED = 3  # processes in a row: a generator that hangs has no end
 
 
 def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
@@ -118,7 +119,8 @@ class Candidates:
         tuning run.
 
         Raises:
-            PrunerError: the generator cannot be imported, or yields something else.
+            PrunerError: the generator cannot be imported, yields something else, or ends several
+                processes in a row.
         """
         cores = len(os.sched_getaffinity(0))
         size = min(cores, _MOST_WORKERS, len(self.sources) or _MOST_WORKERS)
@@ -132,7 +134,7 @@ class Candidates:
 
         with closing(pool):
             waiting: deque[tuple[int, Future[Reply]]] = deque()
-            numbers = self._numbers()
+            numbers, ended = self._numbers(), 0
             while True:
                 for number in itertools.islice(numbers, _AHEAD * size - len(waiting)):
                     waiting.append((number, submitted(number, form)))
@@ -142,6 +144,13 @@ class Candidates:
                 reply = future.result()
                 if reply.crashed and form != form.plain:
                     reply = submitted(place, form.plain).result()
+                ended = ended + 1 if reply.crashed or reply.error in (TIMEOUT, NO_WORKER) else 0
+                if self.generator is not None and ended == _MOST_ENDED:
+                    raise PrunerError(
+                        f"networks={self.generator}: it hangs, or ends its process: {ended} "
+                        f"candidates in a row had no result ({reply.line}); mend it, or leave "
+                        "these networks out"
+                    )
                 found = self._found(place, reply)
                 if found is None:
                     numbers = iter(())

@@ -90,7 +90,8 @@ class KeptDrafts(Mapping[str, Drafted]):
         self._known[key] = drafted
         # a task without a program has lost it perhaps to a time limit, or to a lack of memory
         if self._folder is not None and drafted.draft.how != NONE:
-            write_json(self._folder / f"{key}.json", asdict(drafted))
+            with suppress(OSError):  # removed meanwhile, or a full disk: drafted again
+                write_json(self._folder / f"{key}.json", asdict(drafted))
 
 
 def _read(path: Path) -> Drafted:

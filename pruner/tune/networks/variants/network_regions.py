@@ -344,8 +344,9 @@ def _split(attrs: Any, args: Sequence[GraphNode], _: Sequence[int]) -> tuple[Gra
     axis, sections = int(attrs.axis) % len(args[0].shape), attrs.indices_or_sections
     extent = args[0].shape[axis]
     if hasattr(sections, "value"):
-        step = -(-extent // int(sections))
-        places = list(range(0, extent, step))
+        places = list(range(0, extent, -(-extent // int(sections))))
+        if len(places) != int(sections):  # others are empty
+            return None
     else:
         places = [0, *(int(one) for one in sections)]
     ends = [*places[1:], extent]

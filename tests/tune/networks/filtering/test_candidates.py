@@ -1,12 +1,13 @@
 """Lists of networks, generators of candidates, and outlines with bytes counted by hand."""
 
 from concurrent.futures import Future
+from unittest.mock import Mock
 
 import pytest
 
 from experiments.filter.space import Choices, subnet
 from pruner.errors import PrunerError
-from pruner.processes import MEMORY, Reply
+from pruner.processes import MEMORY, TIMEOUT, Reply
 from pruner.tune.networks.filtering import candidates
 from pruner.tune.networks.filtering.candidates import Candidates, _Generator, read_networks
 from pruner.tune.networks.filtering.outline import _most, activation_bytes, outline
@@ -15,7 +16,7 @@ from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.operators.program import from_exported
 from pruner.tune.networks.plain import arguments_of
 from pruner.tune.networks.signature import exported
-from pruner.tune.networks.source import import_module
+from pruner.tune.networks.source import NetworkSource, import_module
 from tests.tune.networks import small_networks
 from tests.tune.networks.filtering.in_process import OutlinesHere
 from tests.tune.networks.lowered import ONE_CORE, imported, lowered
@@ -91,6 +92,16 @@ def test_a_pass_that_ends_the_process_is_left_out(monkeypatch):
     found = outlined(wanted, generator=f"{SPACES}:two", most=2)
     assert [one.name for one in found] == ["first", "second"]
     assert all(one.form == wanted.plain for one in found)
+
+
+def test_a_generator_that_ends_its_processes_is_given_up(monkeypatch):
+    late = Mock()
+    late.submit.return_value.result.return_value = Reply(error=TIMEOUT, message="stopped after 9 s")
+    monkeypatch.setattr(candidates, "WorkerPool", lambda *_, **__: late)
+    with pytest.raises(PrunerError, match=f"{SPACES}:two: it hangs, .* 3 .*stopped after 9 s"):
+        outlined(generator=f"{SPACES}:two", most=9)
+    # a list has an end
+    assert len(outlined(sources=[NetworkSource(name="resnet18")] * 4)) == 4
 
 
 @pytest.mark.parametrize(

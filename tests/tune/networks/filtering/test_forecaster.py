@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,12 @@ def test_a_draft_on_disk_gives_identical_numbers_and_no_draft(make, drafts_here,
     assert (again.drafted, later.drafted) == (0, 0)
     rows = [replace(one, drafted=0, seconds=0.0) for one in (first, again, later)]
     assert rows[0] == rows[1] == rows[2]
+
+
+def test_a_folder_that_is_removed_meanwhile_costs_nothing(make, tmp_path):
+    with make(tmp_path / "drafts") as forecaster:
+        shutil.rmtree(tmp_path / "drafts")
+        assert forecaster.module(*small_networks.faint(), "net").forecast is not None
 
 
 def test_another_seed_or_a_damaged_file_is_drafted_anew(make, drafts_here, tmp_path):

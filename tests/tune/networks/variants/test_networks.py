@@ -1,6 +1,7 @@
 """Variants of whole networks: read, searched, written and run."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from pruner.tune.networks.variants import search as module
 from pruner.tune.networks.variants.check import Checker
 from pruner.tune.networks.variants.choosing import VariantReport, write_variants
 from pruner.tune.networks.variants.graph import GraphNode, contract, leaf, nodes
-from pruner.tune.networks.variants.network_regions import GraphRegion, read_regions
+from pruner.tune.networks.variants.network_regions import GraphRegion, _split, read_regions
 from pruner.tune.networks.variants.search import applied, find, search, with_variants
 from tests.tune.networks.lowered import ONE_CORE, imported, source, torch_error
 from tests.tune.some_slow import some_slow
@@ -70,6 +71,19 @@ def test_regions_hold_connected_products_and_end_behind_a_function(tvm):
     for region in regions:
         functions = [node for node in nodes(region.graph) if node.op == "call"]
         assert all(node in region.graph for node in functions)
+
+
+def test_a_split_is_read_where_all_its_parts_have_elements(tvm):
+    found = {
+        sections: _split(
+            SimpleNamespace(axis=0, indices_or_sections=tvm.tirx.IntImm("int64", sections)),
+            [leaf("x", (10,))],
+            (),
+        )
+        for sections in (4, 5, 6)
+    }
+    parts = {n: None if some is None else [one.shape for one in some] for n, some in found.items()}
+    assert parts == {4: [(3,), (3,), (3,), (1,)], 5: [(2,)] * 5, 6: None}
 
 
 def test_a_rule_that_fails_or_is_wrong_is_left_out(monkeypatch):

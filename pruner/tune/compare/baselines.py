@@ -151,7 +151,6 @@ def network_baselines(
     missing = "an ONNX file holds no torch module" if source.is_onnx else None
     # on CPUs without the compiler, as deployed; TVM 0.27 loads its CUDA runtime only with it
     alone = {"TVM_USE_RUNTIME_LIB": "1"} if on_cpu else {}
-    alone |= _without_spinning(resources, len(libraries) + len(names))
     return [
         *_of_frameworks(names, given, resources, missing, captured=not on_cpu),
         *_of_libraries(libraries, "TvmLibrary", shared, resources, alone),
@@ -177,20 +176,10 @@ def kernel_baselines(
     missing = None if known else "torch has no equivalent of this program"
     shared = {"inputs": str(inputs), "device": resources.device}
     given = {"source": dict(spec or {}), **shared}
-    waits = _without_spinning(resources, len(libraries) + len(names))
     return [
         *_of_frameworks(names, given, resources, missing, captured=False),
-        *_of_libraries(libraries, "KernelLibrary", {"output": output, **shared}, resources, waits),
+        *_of_libraries(libraries, "KernelLibrary", {"output": output, **shared}, resources, {}),
     ]
-
-
-def _without_spinning(resources: Resources, baselines: int) -> dict[str, str]:
-    """Make the environment of TVM's libraries beside others.
-
-    TVM's threads spin after a call, which slowed torch eager, whose turn is next, 20-fold.
-    """
-    spins = resources.device == CPU and baselines > 1
-    return {"TVM_THREAD_POOL_SPIN_COUNT": "0"} if spins else {}
 
 
 def _of_frameworks(

@@ -18,7 +18,7 @@ from pruner.files import as_written, read_json
 from pruner.processes import Worker
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import CPU, Baseline, Resources
-from pruner.tune.compare.runners import load, run_for, save, thread_limits
+from pruner.tune.compare.runners import load, rest, run_for, save, thread_limits
 from pruner.tune.measure.energy import EnergyMeter
 from pruner.tune.measure.numerics import gaps, largest, step_of
 
@@ -26,6 +26,7 @@ ROUNDING = 8.0  # units in the last place of the largest term of a sum
 MOST_SCALE = 100.0  # larger terms are no normalised values, but stand for infinity perhaps
 ROUNDED = 0.02  # share of the elements that may be a step apart where a network rounds
 _CALLS = 2  # runs of `save`
+REST_S = 2.0  # limit of the wait after a turn, which is usually a tenth of that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +249,7 @@ class _Race:
                     is_due = turn < min(3, settings.rounds)
                     if is_due or sum(row.latencies_s) < settings.most_s:
                         latencies_s = process.ask(run_for.__name__, turn_s, settings.prepare_s)
+                        process.ask(rest.__name__, REST_S, settings.prepare_s)
                         row.latencies_s += latencies_s if turn >= 0 else []
 
     def count_energy(self, meter: EnergyMeter) -> None:
@@ -262,6 +264,7 @@ class _Race:
                         start_s, before_j = meter.read()
                         process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
                         end_s, after_j = meter.read()
+                        process.ask(rest.__name__, REST_S, settings.prepare_s)
                         row.watts.append((after_j - before_j) / (end_s - start_s))
                 except OSError as error:
                     self.log(f"no energy: {error}")

@@ -37,6 +37,7 @@ _PROVIDERS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "cuda": ("CUDAExecutionProvider", {"use_tf32": "0"}),
 }
 _RECENT = 21  # version of operators that ONNX's own evaluator has
+_LOOK_S = 0.02
 _loaded: list[tuple[Runner, str]] = []  # with the path of its inputs
 
 
@@ -68,6 +69,19 @@ def save(path: Path) -> None:
 def run_for(seconds: float) -> list[float]:
     """Return the latencies of a turn; see :func:`timed_turn`."""
     return timed_turn(_loaded[0][0].run, seconds)
+
+
+def rest(most_s: float) -> None:
+    """Wait until the threads of this process compute nothing, at most `most_s`.
+
+    Threads spin after a call: those of TVM slowed torch eager, whose turn was next, 20-fold.
+    """
+    end = time.monotonic() + most_s
+    while time.monotonic() < end:
+        before = time.process_time()
+        time.sleep(_LOOK_S)
+        if time.process_time() - before < _LOOK_S / 10:
+            return
 
 
 def timed_turn(

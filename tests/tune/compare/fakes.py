@@ -41,6 +41,12 @@ def run_for(seconds):
     return FAKE["latencies"]
 
 
+def rest(most_s):
+    """A letter into the diary of the rests."""
+    with Path(FAKE["diary"] + ".rests").open("a") as file:
+        file.write(FAKE["name"])
+
+
 def fake(name, latencies_s, diary, *, output=(1.0, 2.0), fails="", **more):
     arguments = {"name": name, "latencies": latencies_s, "output": output, "diary": str(diary)}
     arguments |= {"fails": fails, **more}

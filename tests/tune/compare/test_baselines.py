@@ -65,17 +65,6 @@ def test_on_a_gpu_all_run_there_and_halves_are_what_a_user_would_give_torch():
     assert on_cpu["eager"].arguments == {**found["eager"].arguments, "device": "cpu", "half": False}
 
 
-def test_threads_of_tvm_do_not_spin_beside_others():
-    libraries = {"ours": Library(label="l", path=Path("l.so"))}
-    matmul = {"operator": "matmul", "m": 8, "n": 8, "k": 8}
-    for names, count in (([], None), (["eager"], "0")):
-        places = {"inputs": Path("inputs.npz"), "resources": Resources(threads=2)}
-        places["output"] = (8, 8), "float32"
-        kernel = baselines.kernel_baselines(matmul, names, libraries, **places)[-1]
-        for one in (lined_up(names, libraries)["ours"], kernel):
-            assert one.environment.get("TVM_THREAD_POOL_SPIN_COUNT") == count
-
-
 def test_the_lane_of_a_platform():
     cpu = Platform(target=None, device="cpu", cores=3)
     assert Resources.of(cpu) == Resources(threads=3)

@@ -1,7 +1,10 @@
 """Contenders take turns, failures cost their own contender, outputs are compared."""
 
+import threading
+import time
 from dataclasses import replace
 from itertools import accumulate, count, cycle
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +14,7 @@ from pruner.processes import Worker
 from pruner.tune.compare import benchmark
 from pruner.tune.compare.baselines import Baseline
 from pruner.tune.compare.benchmark import BenchmarkSettings, run_interleaved, worst_output
-from pruner.tune.compare.runners import timed_turn
+from pruner.tune.compare.runners import rest, timed_turn
 from tests.attack.faults import forked_from
 from tests.tune.compare import fakes
 from tests.tune.compare.fakes import fake
@@ -76,11 +79,28 @@ def test_energy_is_counted_in_turns_of_its_own_after_the_others(tmp_path, diary)
     settings = replace(SETTINGS, rounds=1, energy_s=2.0, energy_turns=2)
     a, b = run_interleaved(both, tmp_path, settings, meter=meter())
     assert diary.read_text() == "ab" + "ab" + "abab"
+    assert Path(f"{diary}.rests").read_text() == diary.read_text()  # after every turn
     assert a.latencies_s == [1.0, 3.0]
     assert (a.watts, b.watts) == ([1.5, 1.5], [2.5, 2.5])
     assert (a.row()["watts"], a.row()["joules"]) == (1.5, 3.0)  # at its median of 2 s
     alone = run_interleaved(both, tmp_path, replace(settings, energy_s=0.0), meter=meter())
     assert "watts" not in alone[0].row()
+
+
+def test_a_turn_is_over_once_no_thread_spins():
+    until = time.monotonic() + 0.3
+
+    def spin():
+        while time.monotonic() < until:
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    rest(0.1)
+    assert time.monotonic() < until
+    rest(5.0)
+    assert until <= time.monotonic() < until + 2.0
+    thread.join()
 
 
 def test_several_get_ready_at_a_time_but_who_tunes_itself_is_alone(tmp_path, diary):

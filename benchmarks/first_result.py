@@ -35,7 +35,7 @@ DEFAULTS = {"network": "resnet18", "rounds": "3", "before": "", "demo": "false"}
 
 def commands(network: str, *, demo: bool) -> dict[str, list[list[str]]]:
     """The command lines of each row, run one after another."""
-    draft = ["tune.py", f"network={network}", "effort=draft", "target=host"]
+    draft = ["tune.py", f"network={network}", "effort=draft"]
     bundled = ["train.py", "data.platform=all", "split=bundled"]
     seeds = ["seeds=[0,1,2]", "num_workers=2"]
     found = {

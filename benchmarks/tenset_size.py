@@ -24,6 +24,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,13 @@ def main() -> None:
     """Measure, print the last line."""
     options = arguments()
     torch.set_num_threads(1)
-    sources, folder = files(options.root), options.folder
+    sources = files(options.root)
+    folder = options.folder / sha256(str(options.root.resolve()).encode()).hexdigest()[:8]
     folder.mkdir(parents=True, exist_ok=True)
     each, more = divmod(options.programs, options.tasks)
     sizes = [each + (number < more) for number in range(options.tasks)]
+    paths = [folder / f"{number:05d}-{size}.npz.zst" for number, size in enumerate(sizes)]
+    is_new = not any(path.exists() for path in paths)
     start = time.perf_counter()
     write = partial(write_task, sources=sources, folder=folder, sizes=sizes)
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
@@ -145,7 +149,6 @@ def main() -> None:
     written = time.perf_counter() - start
     memory = Memory(proportional, 1.0)
     start = time.perf_counter()
-    paths = [folder / f"{number:05d}-{size}.npz.zst" for number, size in enumerate(sizes)]
     store = streamed(paths)
     read = time.perf_counter() - start
     numbers = learn(store, options, window=options.window)
@@ -154,7 +157,7 @@ def main() -> None:
         "programs": store.num_programs,
         "per_task": options.per_task,
         "window": options.window,
-        "build_seconds": round(written, 1),
+        "build_seconds": round(written, 1) if is_new else None,
         "disk_bytes_per_program": round(disk / store.num_programs, 1),
         "disk_gb": round(disk / 1e9, 3),
         "read_seconds": round(read, 1),

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from pruner.cli.shared.output import say
-from pruner.cli.shared.script import Data, run_script
+from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.commands import ONE_THREAD, Commands
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
@@ -273,6 +273,7 @@ def pairs_of(wanted: Sequence[str] | None, model: str) -> list[Pair]:
 
 def run(options: Options) -> dict[str, object]:
     """Run the chosen pairs, several at a time."""
+    keep_tables(options, HERE, "budget", "method")  # the tables have all methods of a pair
     pairs, failed = pairs_of(options.pairs, options.model), []
     with (
         Commands(ROOT, ONE_THREAD) as commands,

@@ -24,7 +24,7 @@ from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import run_script
 from pruner.errors import PrunerError
-from pruner.files import write_table
+from pruner.files import merged_table, write_table
 from pruner.processes import Worker
 from pruner.study.grid import Job, results
 from pruner.study.markdown import markdown_table
@@ -93,8 +93,9 @@ def run(options: Options) -> dict[str, Any]:
         if not found:
             raise PrunerError("no source is at hand: give kernelbench=DIR, or install torchvision")
         rows = list(track(results(found), "networks", len(found)))
-    rows = [{**row, "reason": row.get("reason") or ""} for row in rows]
-    write_table(Path(options.out) / "results.csv", rows)
+    rows = [{"image": "", **row, "reason": row.get("reason") or ""} for row in rows]
+    place = Path(options.out) / "results.csv"
+    write_table(place, merged_table(place, rows, ("source", "network", "image")))
     table = pd.DataFrame(rows)
     counts = table.groupby(["source", "outcome"], sort=False).size().unstack(fill_value=0)
     say(markdown_table(["source", *counts], [[name, *row] for name, row in counts.iterrows()]))

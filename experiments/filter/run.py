@@ -29,7 +29,7 @@ import pruner
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import track
-from pruner.cli.shared.script import run_script
+from pruner.cli.shared.script import keep_tables, run_script
 from pruner.cli.tuning.predict_networks import forecaster_of
 from pruner.files import write_json, write_table
 from pruner.processes import Worker
@@ -222,12 +222,14 @@ def measured(options: Options, work: Path, config: DictConfig) -> pd.DataFrame:
 
 def run(options: Options) -> dict[str, Any]:
     """Forecast, build, and write the tables."""
+    keep_tables(options, HERE, "networks", "more")
     work, out = Path(options.work).resolve(), Path(options.out)
     work.mkdir(parents=True, exist_ok=True)
     words = ["networks=[space]", f"platform={options.platform}", f"drafts={work / 'drafts'}"]
     with command_config("predict", words) as config:
         table = measured(options, work, config)
-    write_table(out / "results.csv", table.to_dict("records"), floats=".6g")
+    name = "results.csv" if options.build else "forecasts.csv"
+    write_table(out / name, table.to_dict("records"), floats=".6g")
     if options.build:
         summary = judged(table)
         write_table(out / "summary.csv", summary, floats=".4g")

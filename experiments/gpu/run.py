@@ -194,6 +194,8 @@ def run(config: Options) -> dict[str, Any]:
     start = time.monotonic()
     options = options_of(_as_asked(config) if config.summary else config)
     results = options.out / "results" if config.results is None else Path(config.results).resolve()
+    if results == HERE and not config.plan:
+        raise PrunerError("results=: the tables there are of runs on other machines; name another")
     if config.summary:
         return {**_written(options, results), "results": str(results)}
     check_folder(options, small=config.small)

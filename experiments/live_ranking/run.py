@@ -237,7 +237,8 @@ def jobs_of(options: Options, workload: str) -> tuple[list[Job], list[dict[str, 
         (method, seed): read_measured(options.folder(workload, method, seed), space)
         for method, seed in product([RANDOM, *SEARCHED], seeds)
     }
-    place = Path(options.runs).resolve() / "ranking"
+    about = f"{options.target}-{options.trials}-{options.seeds}"  # all runs of a seed judge others
+    place = Path(options.runs).resolve() / "ranking" / about
     key = TaskKey(platform=asked.platform.name, task=made.name, workload_key=made.key, target="")
     jobs, rows = [], []
     for seed in seeds:

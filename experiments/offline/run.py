@@ -30,7 +30,7 @@ from experiments.common.contest import (
     run_contest,
 )
 from pruner.cli.shared.progress import ON_STDERR
-from pruner.cli.shared.script import Data, run_script
+from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
@@ -227,16 +227,12 @@ class Models:
 
 def run(options: Options) -> dict:
     """Train, tune the missing cells, then write the tables."""
-    if options.budget != Options.budget and Path(options.out).resolve() == HERE:
-        raise PrunerError(
-            f"budget={options.budget}: it would replace rows of {Options.budget}; add out=DIR"
-        )
+    keep_tables(options, HERE, "budget")
     torch.set_num_threads(1)
     known = ways(options.recipe)
     names = list(dict.fromkeys([BASELINE, *(options.method or known)]))
     names = [name for name in names if name != RANDOM]  # chance is always there
-    if unknown := sorted(set(names) - set(known)):
-        raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
+    check_chosen("method", names, known)
     root, budget = RecordRoot(options.data.root), budget_of(options.budget)
     ground = Ground(root=root, platform=options.target, budget=budget)
     models = Models(ground=ground, options=options)

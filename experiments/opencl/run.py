@@ -1,7 +1,7 @@
 """OpenCL on this machine's CPU (PoCL): check GPU-like programs and searches.
 
     python -m experiments.opencl.run                                   programs, 50 of every space
-    python -m experiments.opencl.run programs=10 sources=[operators]   fewer
+    python -m experiments.opencl.run programs=10 sources=[operators] out=DIR
     python -m experiments.opencl.run part=search                       ours, random, MetaSchedule
     python -m experiments.opencl.run part=search trials=8 seeds=1 out=DIR
 
@@ -25,7 +25,7 @@ import numpy as np
 from experiments.common.comparison import Tunings, places
 from experiments.tune.run import cell_name
 from pruner.cli.shared.output import say
-from pruner.cli.shared.script import run_script
+from pruner.cli.shared.script import check_chosen, keep_tables, run_script
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.files import JsonLines, complete_lines, json_of, load_metrics, write_table
 from pruner.program.device import load_device
@@ -190,6 +190,8 @@ class Programs:
 
 def run_programs(options: Options) -> dict[str, Any]:
     """Try the missing programs; write programs.csv, a row an operator or network."""
+    keep_tables(options, HERE, "programs")
+    check_chosen("sources", options.sources, ["operators", *NETWORKS])
     device = load_device(ROOT / "conf" / "platform" / f"{PLATFORM}.yaml")
     platform, found = on_opencl(make_platform(device), device)
     say(f"OpenCL device {found}")

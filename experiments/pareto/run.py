@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 
 from pruner.arrays import Floats
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.script import run_script
+from pruner.cli.shared.script import check_chosen, run_script
 from pruner.errors import PrunerError
 from pruner.files import merged_table, write_table
 from pruner.search.objectives import Objective, check_pymoo, hypervolume, non_dominated
@@ -159,7 +159,7 @@ def result_rows(part: str, cells: Cells) -> list[dict[str, Any]]:
     share = {(key, trials): value for key, trials, value in volumes(cells)}
     rows = []
     for ((method, seed), trials), value in share.items():
-        points, random = points_of(cells[method, seed], trials), share[("random", seed), trials]
+        points, random = points_of(cells[method, seed], trials), share.get((("random", seed), trials))
         rows.append({
             "part": part,
             "method": method,
@@ -216,6 +216,7 @@ def run(options: Options) -> dict[str, Any]:
     runs, out = Path(options.runs) / part, Path(options.out)
     trials = TRIALS[part] if options.trials is None else options.trials
     methods = PARTS[part] if options.methods is None else options.methods
+    check_chosen("methods", methods, PARTS[part])
     keys = [(method, seed) for seed in options.seeds for method in methods]
     jobs = [
         Job(

@@ -20,7 +20,7 @@ import torch
 from experiments.common.contest import Ground, budget_of, run_contest
 from experiments.rounds.run import contestants
 from pruner.arrays import Floats
-from pruner.cli.shared.script import Data, run_script
+from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import merged_table, write_table
@@ -182,10 +182,10 @@ def _geometric_mean(values: Sequence[float]) -> float:
 
 def run(options: Options) -> dict[str, Any]:
     """Run the missing cells, then write the tables."""
+    keep_tables(options, HERE, "trials")
     torch.set_num_threads(1)
     names = list(SEARCHES if options.method is None else options.method)
-    if unknown := sorted(set(names) - set(SEARCHES)):
-        raise PrunerError(f"method={unknown}: unknown; known: {', '.join(SEARCHES)}")
+    check_chosen("method", names, SEARCHES)
     root = RecordRoot(options.data.root)
     budget = replace(budget_of("default"), trials=options.trials)
     ground = Ground(root=root, platform=options.platform, budget=budget)

@@ -5,8 +5,9 @@
 Each contestant has its own draft and model. Five tasks of a platform take turns with ten programs
 per round, 200 programs in all. The clock is simulated: it adds the recorded cost of building and
 measuring to our own CPU seconds. `ansor` is the release's: a new TenSetMLP in every round, and
-Ansor's evolution. `ansor_longer` has four times the trials (Table 5 of the paper). Finished cells
-(under runs=) are not run again. Output: results.csv and curves.csv here, or in out=DIR.
+Ansor's evolution. `ansor_longer` has four times the trials (Table 5 of the paper), on platforms
+whose pools allow them. Finished cells (under runs=) are not run again. Output: results.csv and
+curves.csv here, or in out=DIR.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +26,9 @@ from experiments.common.contest import (
     policy,
     run_contest,
 )
-from pruner.cli.shared.script import Data, run_script
+from pruner.cli.shared.output import say
+from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
 from pruner.files import merged_table, write_table
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import official_fit
@@ -35,7 +36,7 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.model import RankingNetwork
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.search.offline.adaptation_run import without_draft
+from pruner.search.offline.adaptation_run import affordable, without_draft
 from pruner.search.offline.comparison import MethodRun
 
 HERE = Path(__file__).resolve().parent
@@ -107,17 +108,20 @@ def contestants() -> Mapping[str, Contestant]:
 
 def run(options: Options) -> dict:
     """Run the missing cells, then write the tables."""
+    keep_tables(options, HERE, "budget")
     torch.set_num_threads(1)
     known = contestants()
     names = list(dict.fromkeys([BASELINE, *(options.method or known)]))
-    if unknown := sorted(set(names) - set(known)):
-        raise PrunerError(f"method={unknown}: unknown; known: {', '.join(known)}")
+    check_chosen("method", names, known)
     budget = budget_of(options.budget)
     out, num = Path(options.out), 0
     for platform in options.platforms:
         ground = Ground(root=RecordRoot(options.data.root), platform=platform, budget=budget)
         folder = Path(options.runs) / f"{platform}-{options.budget}"
-        cells = run_contest({n: known[n] for n in names}, ground, folder, seeds=options.seeds)
+        here = [name for name in names if enough(known[name], ground)]
+        for name in sorted({*names} - {*here}):
+            say(f"{platform}: {name} is left out, its trials are more than half of a pool")
+        cells = run_contest({n: known[n] for n in here}, ground, folder, seeds=options.seeds)
         for name, rows, key in (
             ("results.csv", result_rows(cells, platform), (*KEY, AGAINST)),
             ("curves.csv", curve_rows(cells, EVERY, platform=platform), KEY),
@@ -125,6 +129,12 @@ def run(options: Options) -> dict:
             write_table(out / name, merged_table(out / name, rows, key), floats=".6g")
         num += len(cells)
     return {"cells": num, "out": str(out)}
+
+
+def enough(one: Contestant, ground: Ground) -> bool:
+    """Check that the pools allow the trials of a contestant that has more than the others."""
+    trials = one.times * ground.budget.trials
+    return one.times == 1 or affordable(ground.pools(one.form, one.dataflow), trials) == trials
 
 
 def result_rows(cells: Sequence[MethodRun], platform: str) -> list[dict]:

@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.common.comparison import Tunings, places
-from pruner.cli.shared.script import run_script
+from pruner.cli.shared.script import check_chosen, run_script
+from pruner.errors import DataError
 from pruner.files import METRICS_FILE, load_metrics, write_table
 from pruner.study.grid import finished
 from pruner.study.tuning_plots import exploration_share
@@ -176,10 +177,14 @@ def cells(options: Options) -> dict[str, list[str]]:
 
 def run(options: Options) -> dict[str, Any]:
     """Run the missing cells, then write results.csv, summary.csv and curves.csv."""
+    check_chosen("operators", options.operators, OPERATORS)
+    check_chosen("policies", options.policies, POLICIES)
     folder, runs = places(options.out, HERE, "experiments-tune")
     if not options.summary:
         Tunings(runs, ROOT, cells(options)).run_all()
     table = pd.DataFrame(rows_of(runs, options.trials, options.seeds))
+    if table.empty:
+        raise DataError(f"{runs}: no finished cell; run without summary=true")
     tables = {
         "results": table,
         "summary": summarise(table),

@@ -27,7 +27,7 @@ from pruner.cli.shared.progress import track
 from pruner.cli.shared.script import run_script
 from pruner.commands import Commands
 from pruner.errors import PrunerError
-from pruner.files import read_json, write_json, write_table
+from pruner.files import merged_table, read_json, write_json, write_table
 from pruner.study.grid import Job, results
 from pruner.study.markdown import markdown_table
 from pruner.tune.compare.baselines import Library, Resources, network_baselines
@@ -59,18 +59,21 @@ class Options:
 
 def tuned(network: str, words: list[str], folder: Path) -> Path:
     """Tune a network, unless it was; return its run folder, with the command's seconds."""
-    finished = list(folder.glob(f"tune/*/{DEPLOY_FILE}"))
-    if not finished:
+    if not (folder / SECONDS_FILE).is_file():
         name = f"{GRAPHS}:{network}" if network in (*OWN, *CONTROLS) else network
         command = [sys.executable, str(ROOT / "tune.py"), f"network={name}", *words]
         start_s, log = time.monotonic(), folder / "tune.log"
         with Commands(ROOT) as commands:
             commands.run([*command, f"outputs={folder}"], log)
-        finished = list(folder.glob(f"tune/*/{DEPLOY_FILE}"))
-        if not finished:
+        if not _finished(folder):
             raise PrunerError(f"{network}: no library; see {log}")
         write_json(folder / SECONDS_FILE, time.monotonic() - start_s)
-    return finished[0].parent
+    return _finished(folder)[-1].parent
+
+
+def _finished(folder: Path) -> list[Path]:
+    """List the finished runs, the latest last: an interrupted command may have left a run, too."""
+    return sorted(folder.glob(f"tune/*/{DEPLOY_FILE}"), key=lambda path: path.stat().st_mtime)
 
 
 def timed(runs: dict[str, Path], folder: Path) -> dict[str, float]:
@@ -130,7 +133,8 @@ def run(options: Options) -> dict[str, Any]:
             rows.extend(results([job]))
         except PrunerError as error:  # the next start tries this cell again
             say(str(error))
-    write_table(Path(options.out) / "results.csv", rows)
+    table = Path(options.out) / "results.csv"
+    write_table(table, merged_table(table, rows, ("network", "seed", "seconds")))
     shown = ["network", "seed", "original_ms", "variants_ms", "factor", "steps"]
     say(markdown_table(shown, [[row[name] for name in shown] for row in rows]))
     return {"cells": len(rows), "factors": {row["network"]: row["factor"] for row in rows}}

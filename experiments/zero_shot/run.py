@@ -18,7 +18,7 @@ import torch
 
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
-from pruner.cli.shared.script import Data, run_script
+from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
 from pruner.data.root import RecordRoot
 from pruner.data.splits import TaskSplit, make_split
 from pruner.files import merged_table, read_table, write_table
@@ -154,6 +154,8 @@ def chance(store: ProgramTable, options: Options) -> Iterator[dict]:
 
 def run(options: Options) -> dict:
     """Make the rows that the table lacks."""
+    keep_tables(options, HERE, "epochs")
+    check_chosen("models", options.models, MODELS)
     torch.set_num_threads(1)
     table = Path(options.out) / "results.csv"
     there = {tuple(row[name] for name in (*KEY, "epochs")) for row in read_table(table)}

@@ -88,6 +88,15 @@ def test_rows_compare_with_the_baseline_of_the_same_seed():
     assert (never["reached"], never["speedup"], never["cost_share"]) == (0, 0.0, 0.5)
 
 
+def test_more_trials_need_pools_that_allow_them(script, monkeypatch):
+    """The pools of V100 once cut 800 trials to 220, which counted as 800."""
+    item = script("rounds")
+    monkeypatch.setitem(item["enough"].__globals__, "affordable", lambda pools, trials: 40)
+    assert item["enough"](Contestant(), ground())  # all others have fewer trials, too
+    assert item["enough"](Contestant(times=2), ground())
+    assert not item["enough"](Contestant(times=3), ground())
+
+
 def test_ansor_with_more_trials_is_a_rival_of_its_own(script):
     item = script("rounds")
     known = item["contestants"]()

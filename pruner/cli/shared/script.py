@@ -1,8 +1,9 @@
 """Run scripts of ``experiments/`` like commands, with a dataclass of options."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import MISSING, OmegaConf
@@ -10,6 +11,7 @@ from omegaconf import MISSING, OmegaConf
 from pruner.cli.shared.door import mistakes_in_one_line, sigterm_as_ctrl_c
 from pruner.cli.shared.known import HELP, read_fields
 from pruner.cli.shared.output import print_result, say
+from pruner.errors import PrunerError
 
 Options = TypeVar("Options")
 
@@ -19,6 +21,24 @@ class Data:
     """``data.root``: folder that holds ``measure_records/<platform>/``."""
 
     root: str = MISSING
+
+
+def keep_tables(options: Any, home: Path, *names: str) -> None:
+    """Refuse values that would mix or replace rows of the tables in `home` (`PrunerError`).
+
+    These options have their default values there: other values need another ``out=``.
+    """
+    for name in names:
+        value, usual = getattr(options, name), getattr(type(options), name)
+        if value != usual and Path(options.out).resolve() == home:
+            raise PrunerError(f"{name}={value}: it would replace rows of {usual}; add out=DIR")
+
+
+def check_chosen(option: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that a script lacks (`PrunerError`)."""
+    known = list(known)
+    if unknown := sorted({*given} - {*known}):
+        raise PrunerError(f"{option}={unknown}: unknown; known: {', '.join(known)}")
 
 
 def run_script(

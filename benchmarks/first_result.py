@@ -1,11 +1,13 @@
 """Time how long a user waits: for an error, a library, a comparison, the demonstration.
 
     python benchmarks/first_result.py [network=resnet18 rounds=3] [before=COMMIT] [demo=true]
+    python benchmarks/first_result.py 'target={kind:llvm,mcpu:haswell,num-cores:2}'
 
 Every command runs in a process of its own, in an empty folder: its help, a wrong option, the draft
 of a network up to its library, the same command again, and the comparison with baselines. With
 ``demo=true`` also the two trainings of ``make demo``. With ``before=`` the commands of an earlier
-commit take turns with those of this tree. Each row has the wall-clock seconds and the CPU seconds
+commit take turns with those of this tree; some need ``target=``, where a virtual machine hides
+vector instructions. Each row has the wall-clock seconds and the CPU seconds
 of all processes, by round. A command that the earlier commit lacks is left out. The last line is
 one JSON object, which ``results/first_result.json`` keeps.
 """
@@ -30,12 +32,17 @@ from pruner.files import write_json
 
 HERE = Path(__file__).resolve().parent
 WRONG, REFUSED = "wrong option", 2  # a row, and its exit code
-DEFAULTS = {"network": "resnet18", "rounds": "3", "before": "", "demo": "false"}
+DEFAULTS = {"network": "resnet18", "rounds": "3", "before": "", "demo": "false", "target": ""}
 
 
-def commands(network: str, *, demo: bool) -> dict[str, list[list[str]]]:
+def commands(network: str, target: str, *, demo: bool) -> dict[str, list[list[str]]]:
     """The command lines of each row, run one after another."""
-    draft = ["tune.py", f"network={network}", "effort=draft"]
+    draft = [
+        "tune.py",
+        f"network={network}",
+        "effort=draft",
+        *([f"target={target}"] if target else []),
+    ]
     bundled = ["train.py", "data.platform=all", "split=bundled"]
     seeds = ["seeds=[0,1,2]", "num_workers=2"]
     found = {
@@ -81,7 +88,7 @@ def main() -> None:
         trees = {"now": HERE.parent}
         if given["before"]:
             trees = {"before": taken_out(given["before"], Path(place) / "before")} | trees
-        wanted = commands(given["network"], demo=given["demo"] == "true")
+        wanted = commands(given["network"], given["target"], demo=given["demo"] == "true")
         for number in range(int(given["rounds"])):
             for name, tree in trees.items():
                 folder = Path(place) / "work"

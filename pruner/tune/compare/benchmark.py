@@ -249,7 +249,8 @@ class _Race:
                     is_due = turn < min(3, settings.rounds)
                     if is_due or sum(row.latencies_s) < settings.most_s:
                         latencies_s = process.ask(run_for.__name__, turn_s, settings.prepare_s)
-                        process.ask(rest.__name__, REST_S, settings.prepare_s)
+                        if len(self.running) > 1:  # the next turn is another's
+                            process.ask(rest.__name__, REST_S, settings.prepare_s)
                         row.latencies_s += latencies_s if turn >= 0 else []
 
     def count_energy(self, meter: EnergyMeter) -> None:

@@ -50,11 +50,14 @@ class MultiTask(FittedAdaptation):
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         # Another stream than the target's batches, or both would be shuffled alike.
         batches = self._example.batches(self.fit.batches, self.stream() + 1)
+        network = self.ranker.network
 
         def source_loss(_: LabelledBatch, __: Float[Tensor, " program"]) -> Float[Tensor, ""]:
             batch = next(batches)
             # The network with its head replaced: the trunk gets the gradients of both losses.
-            score = functional_call(self.ranker.network, self.source_head, (batch.programs,))
+            # Copies of the buffers: the running averages of norms are of the target alone.
+            buffers = {name: value.clone() for name, value in network.named_buffers()}
+            score = functional_call(network, {**buffers, **self.source_head}, (batch.programs,))
             loss: Tensor = self.fit.loss(score, batch.label, batch.task)
             return self.source_weight * loss
 

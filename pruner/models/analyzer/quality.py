@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from jaxtyping import Float
 
 from pruner.data.tasks import TaskKey, TaskRecords
@@ -177,7 +178,8 @@ def quality(tasks: Sequence[ScoredTask]) -> dict[str, Any]:
 
 def _rank_correlation(task: ScoredTask) -> float:
     """Spearman's rank correlation; 0 where scores or latencies are constant."""
-    ranks = [np.argsort(np.argsort(v)) for v in (task.score, -task.latency_s)]
-    if task.num_programs < 2 or np.ptp(task.score) == 0 or np.ptp(task.latency_s) == 0:
+    # Equal values share the mean of their ranks.
+    ranks = [pd.Series(values).rank().to_numpy() for values in (task.score, -task.latency_s)]
+    if min(np.ptp(rank) for rank in ranks) == 0:
         return 0.0
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])

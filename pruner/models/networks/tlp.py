@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from pruner.errors import DataError
 from pruner.features.primitives import NUM_COLUMNS
+from pruner.models.collectives import processes
 from pruner.models.model import RankingNetwork
 from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer, dense_layers
 from pruner.models.programs.batch import ProgramBatch
@@ -60,7 +61,8 @@ class TLP(RankingNetwork):
         score = hidden.new_zeros(len(hidden))
         for number, head in enumerate(self.heads):
             mine = torch.nonzero(wanted == number).squeeze(1)
-            if len(mine):
+            # Several processes wait for the gradient of every head, perhaps zero here.
+            if len(mine) or processes() > 1:
                 part = _step_sum(head, hidden[mine], real[mine])
                 score = score.index_copy(0, mine, part.to(score.dtype))
         return score

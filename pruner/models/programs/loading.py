@@ -133,8 +133,11 @@ def streamed_batches(
             alive[task][1].take(torch.searchsorted(alive[task][0], mine[where]))
             for task, where in zip(present, places, strict=True)
         ]
-        # The parts are concatenated by task; this restores the mixed order of the batch.
-        mixed = type(table).concatenate(parts).programs(torch.cat(places).argsort())
+        if parts:
+            # The parts are concatenated by task; this restores the mixed order of the batch.
+            mixed = type(table).concatenate(parts).programs(torch.cat(places).argsort())
+        else:  # more processes than programs in the batch
+            mixed = table.programs(mine)
         yield LabelledBatch(
             programs=replace(mixed, platform=table.platform[tasks], platforms=table.platforms),
             label=table.label[index],

@@ -6,6 +6,7 @@ An interrupted fit continues::
     report = judge(fitted.ranker, programs, split)
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from pruner.data.frozen import Side
 from pruner.data.splits import TaskSplit
 from pruner.errors import PrunerError
 from pruner.features.dataflow import kind_of
+from pruner.files import write_atomic
 from pruner.models.checkpoint.checkpoint import (
     ADAPTED,
     BEST,
@@ -42,7 +44,7 @@ from pruner.models.programs.assemble import divide, keys_of, sampled, sampled_ta
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
-from pruner.models.training.averaging import greedy, mean_weights
+from pruner.models.training.averaging import AVERAGED, greedy, mean_weights
 from pruner.models.training.distributed import Process, in_processes
 from pruner.models.training.lit import RankingData, RankingModule
 from pruner.models.training.recipe import Recipe, Scaling, Start
@@ -57,6 +59,7 @@ from pruner.models.training.training import (
 from pruner.models.trees.xgboost import Grown, TreeRanker
 from pruner.paths import checkpoint_named
 
+BEST_EPOCH = f"best-epoch{SUFFIX}"  # the best epoch where the mean of the last ones is better
 SOUP_SEEDS = 7919  # distance of the members' batch seeds, larger than any list of seeds
 PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
 TRAINER: Mapping[str, Any] = {
@@ -301,7 +304,7 @@ def _fit_network(
     options = {**options, "callbacks": [throughput, *options["callbacks"]]}
 
     def save(metrics: dict[str, float]) -> None:
-        save_checkpoint(folder / BEST, ranker, replace(info, metrics=metrics))
+        _save_best(folder, ranker, replace(info, metrics=metrics))
 
     def run(process: Process) -> FitResult:
         return fit_network(
@@ -322,6 +325,8 @@ def _fit_network(
         )
 
     result = in_processes(make_trainer(recipe, logger=False).world_size, run)
+    if result.best_epoch != AVERAGED and (folder / BEST_EPOCH).exists():
+        (folder / BEST_EPOCH).replace(folder / BEST)  # better than the mean of fewer epochs
     checkpoint = existing(folder / BEST)
     best, best_info = load_checkpoint(checkpoint, models=models_with([type(network)]))
     numbers = {
@@ -341,6 +346,18 @@ def _fit_network(
         numbers=numbers,
         finished=result.finished,
     )
+
+
+def _save_best(folder: Path, ranker: NeuralRanker, info: CheckpointInfo) -> None:
+    """Write the best model; the best epoch stays beside the mean, for a fit that continues."""
+    best, epoch = folder / BEST, folder / BEST_EPOCH
+    is_mean = info.metrics["epoch"] == AVERAGED
+    if is_mean and best.exists() and not epoch.exists():
+        with write_atomic(epoch) as partial:
+            shutil.copyfile(best, partial)
+    save_checkpoint(best, ranker, info)
+    if not is_mean:
+        epoch.unlink(missing_ok=True)
 
 
 def _fit_soup(
@@ -389,5 +406,7 @@ def _fit_soup(
         info = replace(first.info, metrics=judged(kept))
     save_checkpoint(folder / BEST, soup, info)
     numbers = {**first.numbers, "best_valid": value, "soup_members": len(kept)}
+    if kept != rankers[:1]:
+        numbers["best_epoch"] = AVERAGED
     numbers["fit_seconds"] = round(seconds, 2)
     return Fitted(ranker=soup, info=info, checkpoint=folder / BEST, numbers=numbers)

@@ -192,14 +192,23 @@ class TopShare(RankingLoss):
             )
         self.share, self.weight, self.beside = share, weight, beside
 
+    def __call__(
+        self,
+        score: Float[Tensor, " program"],
+        label: Float[Tensor, " program"],
+        task: Int[Tensor, " program"],
+    ) -> Float[Tensor, ""]:
+        """Return the loss of a batch, plus the other loss of its own lists."""
+        loss = super().__call__(score, label, task)
+        return loss if self.beside is None else loss + self.beside(score, label, task)
+
     def of_lists(self, score: Values, label: Values, mask: Items) -> Losses:
-        """Return the weighted surprise of each list, plus the other loss."""
+        """Return the weighted surprise of each list."""
         best = self._best(label, mask)
         # A large finite filler, as in ListNet; a list without any label above 0 adds nothing.
         drawn = score.masked_fill(~mask, -1e9).log_softmax(dim=1)
         inside = drawn.masked_fill(~best, -1e9).logsumexp(dim=1)
-        loss = -self.weight * torch.where(best.any(dim=1), inside, 0.0)
-        return loss if self.beside is None else loss + self.beside.of_lists(score, label, mask)
+        return -self.weight * torch.where(best.any(dim=1), inside, 0.0)
 
     def _best(self, label: Tensor, mask: Tensor) -> Items:
         # Less a little: a tenth of thirty is three, whatever 0.1 is in binary.

@@ -81,11 +81,13 @@ class Recipe:
                 f"schedule: average_epochs={self.average_epochs}, soup={self.soup} must be 0 or "
                 f"more, soup_epochs={self.soup_epochs} 1 or more"
             )
-        if self.average_epochs and self.patience is not None:
-            raise PrunerError(
-                f"patience={self.patience}: a fit that ends early has no last epochs to average; "
-                "leave patience= out, or choose a schedule without average_epochs"
-            )
+        ends = {"patience": self.patience, "trainer.max_steps": self.trainer.get("max_steps")}
+        for name, end in ends.items():
+            if self.average_epochs and end not in (None, -1):  # -1: no limit
+                raise PrunerError(
+                    f"{name}={end}: a fit that ends early has no last epochs to average; "
+                    f"leave {name}= out, or choose a schedule without average_epochs"
+                )
 
 
 Scaling = Literal["keep", "renew"]

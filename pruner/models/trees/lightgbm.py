@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from pruner.lazy import optional
@@ -14,6 +14,7 @@ from pruner.models.trees.validation import checked_lightgbm
 from pruner.models.trees.xgboost import Grown, Pooling, TreeRanker
 
 _LEVELS = 31  # its ranking needs whole labels; the gain of level l is l, not 2 ** l
+_MOST_ROWS = 10_000  # of a query, a limit of LightGBM
 
 
 class LightGBMRanker(TreeRanker):
@@ -91,14 +92,35 @@ class LightGBMRanker(TreeRanker):
         self._booster = import_lightgbm().Booster(model_str=text)
 
     def _labelled(self, store: ProgramTable, index: Tensor, like: Any) -> Any:
+        sizes = None
+        if self.ranks:
+            order, sizes = queries(store.task[index])
+            index = index[order]
         label = store.label[index].numpy()
-        _, sizes = torch.unique_consecutive(store.task[index], return_counts=True)
         return import_lightgbm().Dataset(
             self.columns(store, index),
             label=np.rint(label * _LEVELS) if self.ranks else label,
-            group=sizes.numpy() if self.ranks else None,
+            group=None if sizes is None else sizes.numpy(),
             reference=like,
         )
+
+
+def queries(
+    task: Int[Tensor, " program"], most: int = _MOST_ROWS
+) -> tuple[Int[Tensor, " program"], Int[Tensor, " query"]]:
+    """Order the programs by query, and give the size of each; tasks are consecutive.
+
+    A task is a query, or several of equal size (give or take one) above `most` programs.
+
+    >>> queries(torch.tensor([5, 7, 7, 7]), most=2)
+    (tensor([0, 1, 3, 2]), tensor([1, 2, 1]))
+    """
+    _, group, sizes = torch.unique_consecutive(task, return_inverse=True, return_counts=True)
+    place = torch.arange(len(task)) - (sizes.cumsum(0) - sizes)[group]
+    parts = -(-sizes // most)
+    # By stride: neighbours in a log, which are alike, are in different queries.
+    query = (parts.cumsum(0) - parts)[group] + place % parts[group]
+    return query.argsort(stable=True), torch.bincount(query)
 
 
 def import_lightgbm() -> Any:

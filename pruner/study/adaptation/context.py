@@ -294,5 +294,6 @@ def _thinned(store: ProgramTable, chosen: Chosen, each: int) -> ProgramTable | N
     """At most `each` programs, evenly spaced, of each allowed source task, if any."""
     tasks = [n for n, key in enumerate(store.keys) if key.identity not in chosen.unseen]
     parts = [store.programs_of([task]) for task in tasks]
-    kept = [p[:: max(1, len(p) // each)][:each] for p in parts]
+    places = [torch.linspace(0, len(p) - 1, min(len(p), each)).round().long() for p in parts]
+    kept = [part[place] for part, place in zip(parts, places, strict=True)]
     return store.subset(torch.cat(kept)) if kept else None

@@ -17,6 +17,7 @@ from pruner.models.adaptation.moa import MomentumAdaptation, follow
 from pruner.models.adaptation.moses import Moses, transferable_masks
 from pruner.models.adaptation.multitask import MultiTask
 from pruner.models.adaptation.residual import Residual
+from pruner.models.adaptation.warm import Continue
 from pruner.models.training.losses import MeanSquare
 from pruner.models.training.sampler import MixedBatches, TaskBatches
 from tests.models import synthetic
@@ -196,6 +197,11 @@ def test_heads_part_and_the_source_head_needs_its_loss(world):
         source_head = tasks.source_head["head.weight"].detach()
         assert torch.equal(source_head, start) == (weight == 0.0)
         assert not torch.allclose(tasks.ranker.network.head.weight, source_head)
+        if weight == 0.0:  # running statistics, too
+            alone = Continue(setting(world), fit=fit)
+            alone.update(world.target)
+            ours, theirs = (one.ranker.network.state_dict() for one in (tasks, alone))
+            synthetic.exactly(ours, theirs)
 
 
 def test_programs_normalised_once_are_programs_normalised_each_time():

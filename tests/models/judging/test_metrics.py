@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from pruner.data.networks import RecordedNetwork
 from pruner.data.tasks import TaskKey
+from pruner.models.analyzer.quality import quality
 from pruner.models.judging import metrics
 from pruner.models.judging.judge import (
     Report,
@@ -271,3 +273,11 @@ def test_networks_of_other_tasks_or_targets_are_left_out():
     report = Report.of([A], [network("z@1", b=1), other])
     assert not report.networks
     assert "top1_network_mean" not in report.metrics
+
+
+def test_rank_correlation_is_that_of_scipy_and_zero_where_all_are_equal():
+    latency_s, score = [1, 2, 2, 5, 4, 3], [3, 1, 1, -np.inf, -np.inf, 2]
+    expected = stats.spearmanr(score, -np.array(latency_s)).statistic
+    assert quality([scored(latency_s, score)])["rank_correlation"] == pytest.approx(expected)
+    for one, other in ((latency_s, [0.5] * 6), (latency_s, [-np.inf] * 6), ([2] * 6, score)):
+        assert quality([scored(one, other)])["rank_correlation"] == 0

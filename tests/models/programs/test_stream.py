@@ -151,6 +151,16 @@ def test_a_share_has_the_features_of_its_part_and_the_labels_of_all(store, strea
             assert torch.equal(part.task, whole.task)
 
 
+def test_a_share_of_fewer_programs_than_processes_is_empty(store, streamed):
+    index = torch.arange(6)
+    sampler = EpochSampler(MixedBatches(programs=2), index, store.task[index], seed=0)
+    loaders = [one.loader(sampler, Share(2, 3)) for one in (streamed, store)]
+    for ours, theirs in zip(*loaders, strict=True):
+        assert ours.programs.num_programs == 0
+        equal(ours.programs, theirs.programs)
+        assert torch.equal(ours.label, theirs.label)
+
+
 def test_an_abandoned_epoch_leaves_nothing_behind_for_the_next(store, streamed):
     index = torch.arange(store.num_programs)
     sampler = EpochSampler(TaskBatches(tasks=2, programs=8), index, store.task, seed=3)

@@ -104,6 +104,41 @@ def test_a_fit_that_is_given_more_epochs_averages_its_new_last_ones(tmp_path, ma
     torch.testing.assert_close(module.state_dict(), expected)
 
 
+def test_a_fit_that_is_given_more_epochs_keeps_the_model_that_its_numbers_name(
+    tmp_path, monkeypatch
+):
+    values = iter([
+        *(1.0, 2.0, 3.0, 4.0),  # three epochs and their mean
+        *(0.0, 0.0, 0.0, 1.0),  # neither an epoch nor the new mean is better than epoch 2
+        *(5.0, 0.0, 2.0),
+        *(0.0, 7.0),
+        *(7.0,),  # resumed without an epoch left: the mean is judged again
+    ])  # fmt: skip
+    for name in ("lit", "training"):
+        monkeypatch.setattr(
+            f"pruner.models.training.{name}.ranking_metrics",
+            lambda _: {"top1_task_mean": next(values)},
+        )
+    for epochs, best, value in (
+        *((3, AVERAGED, 4.0), (6, 2, 3.0), (8, 6, 5.0), (9, AVERAGED, 7.0), (9, AVERAGED, 7.0)),
+    ):
+        found = fit(recipe(epochs, average_epochs=2), A, split(A), folder=tmp_path)
+        numbers, metrics = found.numbers, found.info.metrics
+        assert (numbers["best_epoch"], numbers["best_valid"]) == (best, value)
+        assert (metrics["epoch"], metrics["valid/top1_task_mean"]) == (best, value)
+    assert not list(values)
+
+
+def test_the_best_epoch_of_a_soup_is_its_first_fits_where_only_this_is_kept(tmp_path, monkeypatch):
+    for kept in ([0], [0, 1], [1]):
+        monkeypatch.setattr(
+            "pruner.models.training.fit.greedy",
+            lambda members, _, kept=kept: ([members[number] for number in kept], 1.0),
+        )
+        found = fit(recipe(soup=1, soup_epochs=1), A, split(A), folder=tmp_path)
+        assert (found.numbers["best_epoch"] == AVERAGED) == (kept != [0])
+
+
 def test_a_member_stays_where_the_mean_with_it_is_no_worse():
     def value(parts):
         return -abs(sum(parts) / len(parts) - 2.5)
@@ -167,3 +202,5 @@ def test_trees_and_numbers_that_mean_nothing_are_refused(tmp_path):
         Recipe(soup=1, soup_epochs=0)
     with pytest.raises(PrunerError, match="patience=3"):
         Recipe(average_epochs=4, patience=3)
+    with pytest.raises(PrunerError, match=r"leave trainer\.max_steps= out"):
+        Recipe(average_epochs=4, trainer={"max_steps": 7})

@@ -11,6 +11,7 @@ from pruner.errors import PrunerError
 from pruner.models.checkpoint.tensors import load_tensors
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
+from pruner.models.networks.tlp import TLP
 from pruner.models.training.distributed import in_processes
 from pruner.models.training.fit import fit
 from pruner.models.training.losses import LambdaRank, ListNet
@@ -25,6 +26,8 @@ CASES = {
     "pacm": {},
     "mixed": {"loss": LambdaRank(lists="batch"), "batches": MixedBatches(programs=31)},
     "mlp": {"model": TenSetMLP, "loss": ListNet()},
+    # no program is of the second head's platform
+    "heads": {"model": partial(TLP, platforms=("v100", "k80"))},
 }
 
 
@@ -55,7 +58,7 @@ class Losses(pl.Callback):
 @pytest.mark.parametrize(
     ("case", "processes"),
     [
-        *(("pacm", 2), ("mixed", 3)),
+        *(("pacm", 2), ("mixed", 3), ("heads", 2)),
         *(pytest.param(*one, marks=pytest.mark.slow) for one in (("pacm", 3), ("mlp", 2))),
     ],
 )

@@ -89,9 +89,10 @@ def test_failures_are_negatives_and_never_among_the_best():
 
 def test_another_loss_beside_is_added_and_wrong_arguments_are_refused():
     score, label, task = (torch.tensor(x) for x in example(2))
-    both = TopShare(beside=LambdaRank(), weight=0.5)(score, label, task)
-    alone = 0.5 * TopShare()(score, label, task) + LambdaRank()(score, label, task)
-    assert both.item() == pytest.approx(alone.item(), rel=1e-6)
+    for other in (LambdaRank(), LambdaRank(lists="batch")):
+        both = TopShare(beside=other, weight=0.5)(score, label, task)
+        alone = 0.5 * TopShare()(score, label, task) + other(score, label, task)
+        assert both.item() == pytest.approx(alone.item(), rel=1e-6)
     with pytest.raises(ValueError, match="share is between"):
         TopShare(share=1.0)
     with pytest.raises(ValueError, match=r"loss\.lists: got 'all'"):

@@ -25,7 +25,7 @@ from pruner.models.training.training import (
     build_network,
     fit_network,
 )
-from pruner.models.trees.lightgbm import LightGBMRanker
+from pruner.models.trees.lightgbm import LightGBMRanker, queries
 from pruner.models.trees.xgboost import XGBoostRanker
 from tests.models import synthetic, zoo
 
@@ -133,6 +133,16 @@ def test_trees_overfit_a_dozen_programs(kind, options):
     assert told == [(n, trees.num_rounds) for n in range(1, trees.num_rounds + 1)]
     scored = trees.score_tasks(store, torch.arange(12))
     assert metrics.top_k(scored, 1) > 0.99
+
+
+def test_a_task_of_more_programs_than_lightgbm_takes_is_several_queries():
+    store = synthetic.store(sizes=(12,)).take(torch.arange(10_001) % 12)
+    order, sizes = queries(store.task)
+    assert sizes.tolist() == [5001, 5000]
+    assert order.tolist() == [*range(0, 10_001, 2), *range(1, 10_001, 2)]
+    trees = LightGBMRanker(num_rounds=2)
+    everything = torch.arange(store.num_programs)
+    assert trees.fit(store, everything, everything, seed=0, num_threads=1) > 0
 
 
 def test_the_seed_decides_the_weights_and_nothing_else_does():

@@ -24,11 +24,14 @@ from pruner.search.offline.recorded import recorded_task
 from pruner.study.adaptation.cells import Cells
 from pruner.study.adaptation.context import (
     Budget,
+    Chosen,
+    _thinned,
     check_rounds,
     choose_tasks,
     prepare,
     seen_workloads,
 )
+from tests.models import synthetic
 from tests.paths import DATASETS
 
 BUDGET = Budget(
@@ -100,6 +103,12 @@ def test_small_pools_that_end_a_search_before_every_task_is_measured_are_told():
         check_rounds([40, 10], budget)
     check_rounds([40, 12], budget)  # ten of the first, then two of the second
     check_rounds([10], budget)
+
+
+def test_source_programs_are_spread_over_all_of_a_task():
+    store = synthetic.store(sizes=(13, 4, 9))
+    kept = _thinned(store, Chosen(tuned=(), held_out=(), labelled=()), 7)
+    assert kept.line.tolist() == [*range(0, 13, 2), *range(4), 0, 1, 3, 4, 5, 7, 8]
 
 
 def test_pools_of_cached_features_are_those_of_the_records(ansor, tmp_path):

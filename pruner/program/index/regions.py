@@ -66,8 +66,12 @@ def union(regions: list[Region]) -> Region:
     return Region(first.start, lo, hi)
 
 
-def relax(region: Region, variables: Set[LoopVar]) -> Region:
-    """Let the variables run whole; raise `UnsupportedProgram` (``mixed-relax``) for parts."""
+def relax(region: Region, variables: Set[LoopVar], *, partly: bool = False) -> Region:
+    """Let the variables run whole.
+
+    The quotient of a sum that moves in part has no interval of constant width: with ``partly`` it
+    has `UNKNOWN_WIDTH`, else `UnsupportedProgram` (``mixed-relax``) is raised.
+    """
     if not variables:
         return region
     fixed: list[Term] = []
@@ -77,13 +81,29 @@ def relax(region: Region, variables: Set[LoopVar]) -> Region:
         if not used & variables:
             fixed.append(t)
             continue
+        moved = t.coef
         if not used <= variables:
-            # The quotient of a sum that moves in part has no interval of constant width.
-            raise UnsupportedProgram("mixed-relax", "a fused index is only partly relaxed")
+            if not partly:
+                raise UnsupportedProgram("mixed-relax", "a fused index is only partly relaxed")
+            # A program may lack the loops that stand, or those that run: it has an interval.
+            stands = _uses_some(t.index, used - variables)
+            fixed += af.mul(Affine([t]), af.where(stands, 1, 0)).terms
+            mixed = stands & _uses_some(t.index, variables) & (t.coef != 0)
+            moved, hi = af.where(stands, 0, t.coef), hi + af.where(mixed, UNKNOWN_WIDTH, 0)
         a, b = af.wrap_bounds(t, *af.index_bounds(t.index))
-        x, y = t.coef * a, t.coef * b
+        x, y = moved * a, moved * b
         lo, hi = lo + af.least(x, y), hi + af.most(x, y)
     return Region(Affine(fixed, region.start.base), lo, hi)
+
+
+def _uses_some(index: LoopVar | Affine, variables: Set[LoopVar]) -> Truth:
+    """Return where an index holds one of the variables."""
+    if isinstance(index, LoopVar):
+        return index in variables
+    out: Truth = False
+    for t in index.terms:
+        out = out | ((t.coef != 0) & _uses_some(t.index, variables))
+    return out
 
 
 def span(last: Affine, first: Affine) -> IntLike:
@@ -158,7 +178,8 @@ def _divide(a: Region, divisor: IntLike) -> Region:
         # A single value has one quotient: its width is 0 without the second division.
         return Region(first, 0, 0)
     last = floordiv(af.add(a.start, af.const(a.hi)), divisor)
-    width = af.where(a.lo == a.hi, 0, span(last, first))
+    known = a.hi - a.lo < UNKNOWN_WIDTH
+    width = af.where(known, af.where(a.lo == a.hi, 0, span(last, first)), UNKNOWN_WIDTH)
     return Region(first, 0, width)
 
 

@@ -7,6 +7,7 @@ its place with extent 1, and all programs share a tree.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -269,18 +270,31 @@ def contiguous_loops(tree: Tree, block: Block, path: _Path) -> Ints:
     """Count the innermost loops over which every access is contiguous, [N]."""
     values = dict(enumerate(tree.values(block)))
     found = [(key, block.loads_of(key)) for key in block.reads]
-    accesses = [(key, loads[0].indices) for key, loads in found if loads]
-    accesses.append((block.buffer, block.indices))
+    accesses = [(key, [load.indices for load in loads]) for key, loads in found if loads]
+    accesses.append((block.buffer, [block.indices]))
     strides = np.zeros((len(accesses), *path.exists.shape), np.int64)
     rows = {loop.var: row for row, loop in enumerate(path.loops)}
     # TVM's analysis does not look through differences (see :func:`_strides`).
-    for access, (key, indices) in enumerate(accesses):
-        sums = [~_has_difference(evaluate_index(index, values)) for index in indices]
-        forms = [index_uses(tree, block, index) for index in indices]
+    for access, (key, places) in enumerate(accesses):
+        dimensions = [dict.fromkeys(indices) for indices in zip(*places, strict=True)]
+        sums = [~_have_difference(evaluate_index(i, values) for i in d) for d in dimensions]
+        forms = [_common([index_uses(tree, block, i) for i in d]) for d in dimensions]
         for var, stride in _strides(forms, sums, tree.buffers[key].shape).items():
             if var in rows:
                 strides[access, rows[var]] = stride
     return _loops_of(path, strides).min(0)
+
+
+def _common(forms: list[Uses]) -> Uses:
+    """Return the variables that move all of several indices alike.
+
+    TVM takes the least index that a block reads, and follows no minimum: of ``min(i + j, i + k)``,
+    which is ``i + min(j, k)``, only ``i``.
+    """
+    out = forms[0]
+    for other in forms[1:]:
+        out = {v: af.where(np.equal(other.get(v, 0), s), s, 0) for v, s in out.items()}
+    return out
 
 
 def _loops_of(path: _Path, strides: Ints) -> Ints:
@@ -322,8 +336,10 @@ def _strides(
     return out
 
 
-def _has_difference(index: Affine) -> Mask | np.bool_:
-    out = np.less(index.base, 0)
-    for t in index.terms:
-        out = out | np.less(t.coef, 0)
+def _have_difference(indices: Iterable[Affine]) -> Mask | np.bool_:
+    out = np.bool_(False)
+    for index in indices:
+        out = out | np.less(index.base, 0)
+        for t in index.terms:
+            out = out | np.less(t.coef, 0)
     return out

@@ -38,7 +38,7 @@ def region_of(
     tree: Tree, block: Block, indices: Sequence[Expr], moving: set[LoopVar]
 ) -> list[Region]:
     """Return the box of ``indices`` while the variables ``moving`` run."""
-    domains = [relax(Region(value, 0, 0), moving) for value in tree.values(block)]
+    domains = [relax(Region(value, 0, 0), moving, partly=True) for value in tree.values(block)]
     return [evaluate_region(index, domains) for index in indices]
 
 
@@ -47,7 +47,7 @@ def guarded_regions_of(
 ) -> list[list[Region]]:
     """Return boxes like :func:`region_of`; a guard keeps fully running loops in range."""
     values, whole = tree.values_above(block, moving)
-    domains = [relax(Region(value, 0, 0), moving | whole) for value in values]
+    domains = [relax(Region(value, 0, 0), moving | whole, partly=True) for value in values]
     return [[evaluate_region(index, domains) for index in indices] for indices in accesses]
 
 
@@ -105,7 +105,7 @@ def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set
             runs = runs | (divided & (var in moving))
             stands = stands | (divided & (var not in moving))
         if af.any_nonzero(runs & stands):
-            region = relax(Region(tree.values(block)[slot], 0, 0), moving)
+            region = relax(Region(tree.values(block)[slot], 0, 0), moving, partly=True)
             several = np.greater(region.hi, region.lo) | (slot != derived[0])
             out = out | (runs & stands & several & af.fails(af.is_constant(region.start)))
     return out

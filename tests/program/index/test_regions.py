@@ -1,7 +1,9 @@
 """Regions of index expressions against every value that they take."""
 
+from functools import reduce
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Axis, Binary, Const, Expr
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
+from pruner.program.index.divide import floordiv
 from pruner.program.index.regions import (
     UNKNOWN_WIDTH,
     Region,
@@ -120,6 +123,20 @@ def test_relaxed_loops_run_over_their_range():
     index = af.Affine([af.Term(fused, 2, af.INF, 1)])
     with pytest.raises(UnsupportedProgram, match="mixed-relax"):
         relax(Region(index, 0, 0), {i})
+
+
+def test_a_quotient_that_moves_in_part_has_no_known_width():
+    """``(o + p + i + j) div 2`` where i and j run: of programs that lack some of the loops only the
+    first moves in part.
+    """
+    sizes = np.array([[5, 2, 4, 3], [5, 2, 1, 1], [1, 1, 4, 3]])
+    o, p, i, j = (LoopVar(name, size) for name, size in zip("opij", sizes.T, strict=True))
+    total = reduce(af.add, map(af.variable, (o, p, i, j)))
+    region = relax(Region(floordiv(total, 2), 0, 0), {i, j}, partly=True)
+    assert (region.hi - region.lo >= UNKNOWN_WIDTH).tolist() == [True, False, False]
+    start = [index_value(region.start, {o: 4, p: 1}, program) for program in range(3)]
+    assert (start + region.lo)[1:].tolist() == [2, 0]
+    assert (start + region.hi)[1:].tolist() == [2, 2]
 
 
 def test_what_covers_an_axis_is_the_axis():

@@ -80,11 +80,41 @@ def swish(te, topi):
     return [x, w, topi.multiply(found, topi.sigmoid(found))]
 
 
+def rotary(te, topi):
+    """Halves of each row change places: a row is read at ``j``, ``j - 8`` and ``j + 8``."""
+    x = te.placeholder((1, 4, 10, 16), name="x")
+    c, s = (te.placeholder((1, 1, 10, 16), name=name) for name in "cs")
+    low, high = (
+        topi.strided_slice(x, [0, 0, 0, first], [1, 4, 10, first + 8]) for first in (0, 8)
+    )
+    turned = topi.concatenate([topi.negative(high), low], axis=3)
+    return [x, c, s, topi.add(topi.multiply(x, c), topi.multiply(turned, s))]
+
+
+def differences(te, topi):
+    """The first read is not the least."""
+    x = te.placeholder((12, 20), name="x")
+    step = lambda i, j: x[i, j] - te.if_then_else(j > 0, x[i, j - 1], 0.0)
+    return [x, te.compute((12, 20), step)]
+
+
+def symmetric(te, topi):
+    """The least of ``i`` and ``j`` moves with neither."""
+    x = te.placeholder((24, 24), name="x")
+    return [x, topi.add(x, topi.transpose(x))]
+
+
+def window_of_three(te, topi):
+    """27 elements in one loop: a tile of 3 need not be a row of the window."""
+    x = te.placeholder((1, 4, 6, 6, 6), name="x")
+    return [x, topi.nn.pool3d(x, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1,) * 6, "max")]
+
+
 OPERATORS = {
     f.__name__: f
     for f in (
         heads, rows_of_heads, merged_product, gathered, resized, safe_softmax, grouped,
-        grouped_first, swish,
+        grouped_first, swish, rotary, differences, symmetric, window_of_three,
     )
 }  # fmt: skip
 
@@ -107,17 +137,21 @@ def test_loops_buffers_and_verdicts_are_those_of_tvm(tvm, operator, target):
     assert compared >= PROGRAMS
 
 
+def two_steps(width):
+    """Spaces of a window of ``width * width`` elements that is reduced in two steps."""
+    spec = {"operator": "pool", "kind": "max", "n": 1, "c": 16, "h": 18, "w": 18}
+    window = {"kh": width, "kw": width, "stride": 2, "padding": 1}
+    designs = designs_of({**spec, **window}, AVX512)
+    return [one for one in designs if len(one.vector(one.trace)) == 4]
+
+
 @pytest.mark.parametrize(("width", "tile", "known"), [(3, (3, 3), True), (4, (2, 8), False)])
 def test_rows_of_a_window_that_is_reduced_in_two_steps(tvm, width, tile, known):
     """Padding is computed for each step of the outer loop, which reads ``3 o + [0, 2]`` of a 3 x 3
     window: one row of it. Of two rows TVM does not see which is the last, and refuses the program.
     """
-    spec = {"operator": "pool", "kind": "max", "n": 1, "c": 16, "h": 18, "w": 18}
-    window = {"kh": width, "kw": width, "stride": 2, "padding": 1}
     row, compared = np.array([[*tile, 0, 4]]), 0
-    for design in designs_of({**spec, **window}, AVX512):
-        if len(design.vector(design.trace)) != row.shape[1]:
-            continue
+    for design in two_steps(width):
         space = BatchedSpace(design)
         schedule, accepted = truth.replayed(tvm, design, row[0])
         assert accepted == known
@@ -126,6 +160,17 @@ def test_rows_of_a_window_that_is_reduced_in_two_steps(tvm, width, tile, known):
         assert not known or truth.our_loops(tree, 0) == truth.tvm_loops(schedule)
         compared += 1
     assert compared == 2
+
+
+def test_a_tile_of_unknown_rows_leaves_the_other_tiles_exact(tvm):
+    """The quotient ``(2 o + i) div 4`` moves in part in some programs of a batch alone."""
+    tiles, compared = np.array([[8, 2], [2, 8], [4, 4], [16, 1]]), 0
+    rows = np.hstack([tiles, np.tile([0, 4], (len(tiles), 1))])
+    for design in two_steps(4):
+        space = BatchedSpace(design)
+        assert not apply_groups(space.program, rows)[1]
+        compared += truth.assert_programs_are_tvms(tvm, design, space, rows)
+    assert compared
 
 
 def matmul(rng):

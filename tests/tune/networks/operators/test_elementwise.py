@@ -20,6 +20,7 @@ CASES = {
     "integers clamped on one side": (
         lambda x: (
             *(x.clamp(min=0), x.clamp(max=2), x.clamp(-3, 3), x.clamp(min=0.5), x.int().clamp(1)),
+            *(x[0, 0].int().clamp(max=2), x[0, 0].clamp(min=0.5)),
         ),
         torch.randint(-9, 9, (5, 6)),
     ),
@@ -78,8 +79,11 @@ CASES = {
         torch.tensor([-(2**63), 2**62]),
         torch.tensor([255, 3], dtype=torch.uint8),
     ),
-    "sums and products of truth values": (
-        lambda x, y: (x + y, x * y, x + True, x * False, x + x.int(), x * 2),
+    "sums, products and comparisons of truth values": (
+        lambda x, y: (
+            *(x + y, x * y, x + True, x * False, x + x.int(), x * 2),
+            *(x == y, x != y, x == True, x != False, x == 1),  # noqa: E712
+        ),
         *(torch.tensor([True, True, False]), torch.tensor([True, False, False])),
     ),
     "integers with floats": (
@@ -88,6 +92,22 @@ CASES = {
             *(torch.cat([x, n], -1), torch.where(n > 2, n, 0.5), n // 2.5, x // n),
         ),
         *(torch.rand(5, 6) + 0.1, torch.randint(1, 9, (5, 6))),
+    ),
+    "floats divided without their exact remainder": (
+        lambda x, y: (
+            *(x // 0.1, x % 0.1, torch.div(x, -0.1, rounding_mode="floor"), x % 6.2831855),
+            *(x // y, x % y, 2 % x, 2 // x, x % -INF, x.half() // 0.1, x.half() % 0.1),
+            *(x.half() % y, x.long() % 0.3, 7 % (x.long() * 2 + 3)),
+        ),
+        torch.tensor([1.0, 0.3, -1.0, 1e4, -7.5]),
+        torch.tensor([-0.1, 0.1, 0.0, INF, 2.5]),
+    ),
+    "small numbers of log1p and expm1": (
+        lambda x: (
+            *(functional.softplus(x).log(), x.exp().log1p().log(), x.log1p(), x.expm1()),
+            *((x * 1e-6).expm1() * 1e6, (x * 1e-9).log1p() * 1e9, x.int().log1p()),
+        ),
+        torch.tensor([-200.0, -20.0, -30.0, -1.0, -0.3, 0.0, 3.0, 200.0, INF, -INF]),
     ),
     "functions of integers are floats": (
         lambda n: (n.sqrt(), n.rsqrt(), n.exp(), n.log(), n.sigmoid(), n.tanh()),
@@ -106,6 +126,7 @@ CASES = {
             torch.zeros_like(n, dtype=torch.float32),
             torch.full_like(n, 0.5, dtype=torch.float32),
             *(n.new_zeros(3, dtype=torch.float32) + n[0, :3], n.new_ones(2)),
+            torch.full_like(n, -INF, dtype=torch.float32),
         ),
         torch.randint(0, 9, (5, 6)),
     ),
@@ -113,6 +134,7 @@ CASES = {
         lambda x: (
             (x + torch.full((3, 3), -INF).triu(1)).softmax(-1),
             torch.full((2,), INF) * x[0, :2].abs().add(1),
+            *(torch.where(x > 0, x, torch.full_like(x, -INF)), x.clone().fill_(INF)),
         ),
         torch.randn(3, 3),
     ),

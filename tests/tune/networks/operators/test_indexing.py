@@ -6,7 +6,7 @@ from torch import nn
 
 from pruner.tune.networks.operators.indexing import index_put
 from pruner.tune.networks.operators.program import from_exported
-from tests.tune.networks.operators.against_torch import WAYS, assert_equal
+from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 ROWS, COLUMNS = torch.tensor([0, 2, 1]), torch.tensor([1, -1, 4])
@@ -32,6 +32,10 @@ CASES = {
     "negative numbers count from the end": (
         lambda x: (x[-1], x[:, -2], x[[0, -1]], x.select(-1, -3)),
         torch.randn(3, 5, 8),
+    ),
+    "an index without dimensions": (
+        lambda x, i: x.index_select(1, i),
+        *(torch.randn(3, 5), torch.tensor(4)),
     ),
     "negative indices that come as inputs": (
         lambda x, i, j: (x[i], x[i, j]),
@@ -123,6 +127,12 @@ def test_a_size_that_depends_on_the_data_is_named_once(tvm):
         from_exported(program)
     named = "['index.Tensor (a size that depends on the data)']"
     assert str(told.value) == f"Unsupported function types {named}"
+
+
+def test_a_number_that_depends_on_the_data_is_named(tvm):
+    program = torch.export.export(Function(lambda x: x * x.sum().item()), (torch.randn(3),))
+    with pytest.raises(AssertionError, match=r"\['item \(a number that depends on the data\)'\]"):
+        from_exported(program)
 
 
 def test_a_mask_behind_other_indices_is_named():

@@ -1,8 +1,9 @@
 """Arithmetic of single elements, where TVM drops an argument or lacks integers.
 
 TVM leaves out the factor of ``add(x, y, alpha=2)`` and the scale of SELU, makes infinite bounds of
-integers, raises only floats to powers, cannot lower a constant that is not finite, and has no
-``hypot``, ``erfc`` and others.
+integers, raises only floats to powers, rounds a quotient before its floor, loses small numbers in
+``log1p`` and ``expm1``, cannot lower a constant that is not finite, and has no ``hypot``, ``erfc``
+and others.
 """
 
 import math
@@ -11,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pruner.tune.networks.operators.registry import REPLACED, by_tvm, converts, replaces
+from pruner.tune.networks.operators.registry import (
+    REPLACED,
+    by_tvm,
+    converts,
+    in_single,
+    replaces,
+)
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
@@ -27,6 +34,17 @@ def _tensor(part: Any) -> Tensor:
     return part if isinstance(part, Tensor) else torch.full((), part)
 
 
+def _wide(operator: Any, x: Any, y: Any) -> Any:
+    """Compute with a number that half precision lacks: TVM rounds it first."""
+    number = y if isinstance(x, Tensor) else x
+    if torch.result_type(x, y) is not torch.float16 or isinstance(number, Tensor):
+        return NotImplemented
+    if not number or 2**-14 <= abs(number) <= 65504 or not math.isfinite(number):
+        return NotImplemented
+    wide = (part.float() if isinstance(part, Tensor) else part for part in (x, y))
+    return operator(*wide).half()
+
+
 def _of_truths(operator: Any) -> Any:
     """Compare numbers with zero: TVM rounds them first."""
     return lambda x, y: NotImplemented if _are_truths(x, y) else operator(x != 0, y != 0)
@@ -34,6 +52,11 @@ def _of_truths(operator: Any) -> Any:
 
 REPLACED.update(
     {
+        aten.atanh.default: lambda x: (torch.log1p(x) - torch.log1p(-x)) / 2,  # exact near zero
+        # in C, `~` of a truth value is always true
+        aten.bitwise_not.default: lambda x: (
+            torch.logical_not(x) if x.dtype is torch.bool else NotImplemented
+        ),
         # the reciprocal of -0.0 is below zero
         aten.copysign.Tensor: lambda x, y: torch.where(
             (y < 0) | (1 / y < 0), -torch.abs(x), torch.abs(x)
@@ -50,10 +73,30 @@ REPLACED.update(
         aten.fmin.default: lambda x, y: torch.where(
             x.isnan(), y, torch.where(y.isnan(), x, torch.minimum(x, y))
         ),
+        aten.fmod.Tensor: in_single(aten.fmod.Tensor),  # CUDA has none of half precision
+        aten.fmod.Scalar: lambda x, y: (
+            torch.fmod(x, torch.full((), y, dtype=x.dtype))
+            if x.dtype is torch.float16
+            else NotImplemented
+        ),
         aten.frac.default: lambda x: x - torch.trunc(x),
+        aten.full_like.default: lambda x, value, *, dtype=None, **_: (
+            NotImplemented
+            if abs(value) < math.inf  # not of NaN
+            else torch.full(x.shape, value, dtype=dtype or x.dtype)
+        ),
         aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
         aten.logical_not.default: lambda x: NotImplemented if x.dtype is torch.bool else x == 0,
         **{operator: _of_truths(operator) for operator in _LOGICAL},
+        # TVM cannot compare truth values
+        **dict.fromkeys(
+            (aten.ne.Tensor, aten.ne.Scalar),
+            lambda x, y: torch.logical_xor(x, _tensor(y)) if _are_truths(x, y) else NotImplemented,
+        ),
+        **dict.fromkeys(
+            (aten.eq.Tensor, aten.eq.Scalar),
+            lambda x, y: torch.logical_not(x != y) if _are_truths(x, y) else NotImplemented,
+        ),
     }
 )
 
@@ -63,29 +106,100 @@ def add(x: Any, y: Any, alpha: float = 1) -> Any:
     """Multiply the second operand; sums of truth values are their union."""
     if _are_truths(x, y):
         return torch.logical_or(x, _tensor(y)) if alpha else x.clone()
-    return NotImplemented if alpha == 1 else x + y * alpha
+    return _wide(torch.add, x, y) if alpha == 1 else x + y * alpha
 
 
 @replaces(aten.mul.Tensor, aten.mul.Scalar)
 def mul(x: Any, y: Any) -> Any:
     """Multiply truth values as a logical and: TVM multiplies numbers."""
-    return torch.logical_and(x, _tensor(y)) if _are_truths(x, y) else NotImplemented
+    if _are_truths(x, y):
+        return torch.logical_and(x, _tensor(y))
+    return _wide(torch.mul, x, y)
 
 
 @replaces(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: float = 1) -> Any:
     """Multiply the second operand."""
-    return NotImplemented if alpha == 1 else x - y * alpha
+    return _wide(torch.sub, x, y) if alpha == 1 else x - y * alpha
+
+
+@replaces(aten.div.Tensor, aten.div.Scalar)
+def div(x: Any, y: Any) -> Any:
+    """Divide numbers of half precision by others."""
+    return _wide(torch.div, x, y)
 
 
 @replaces(aten.clamp.default)
 def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
-    """Clamp integers without an infinite bound."""
+    """Clamp integers without an infinite bound; the upper of two crossed bounds counts."""
     bounds = [bound for bound in (low, high) if bound is not None]
+    if x.dtype.is_floating_point and len(bounds) == 2 and bounds[0] > bounds[1]:
+        return torch.full_like(x, bounds[1])
     if x.dtype.is_floating_point or len(bounds) == 2:
         return NotImplemented
-    bound = torch.full((), bounds[0])
+    bound = torch.full((), bounds[0], dtype=torch.result_type(x, bounds[0]))
     return torch.minimum(x, bound) if low is None else torch.maximum(x, bound)
+
+
+@replaces(aten.clamp.Tensor)
+def clamp_by_tensors(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """Broadcast bounds and numbers: TVM takes bounds as large as the numbers at most."""
+    found = x if low is None else torch.maximum(x, low)
+    return found if high is None else torch.minimum(found, high)
+
+
+def _are_apart(x: Tensor, y: Any) -> Tensor:
+    """Say where zero lies between two numbers."""
+    if isinstance(y, Tensor):
+        return torch.where(y < 0, -x, x) < 0
+    return x > 0 if y < 0 else x < 0
+
+
+@replaces(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+def remainder(x: Any, y: Any) -> Any:
+    """Take the remainder of floats from the exact one, which has the sign of `x`."""
+    kind = torch.result_type(x, y)
+    if not isinstance(x, Tensor):
+        return torch.remainder(torch.full((), x, dtype=kind), y)
+    if not kind.is_floating_point:
+        return NotImplemented
+    rest = torch.fmod(x, y)
+    return torch.where(_are_apart(rest, y), rest + y, rest)
+
+
+@replaces(aten.div.Tensor_mode)
+def floor_divide(x: Any, y: Any, *, rounding_mode: str | None) -> Any:
+    """Divide floats without their exact remainder, as torch does."""
+    kind = torch.result_type(x, y)
+    if rounding_mode != "floor" or not kind.is_floating_point:
+        return NotImplemented
+    if not isinstance(x, Tensor):
+        x = torch.full((), x, dtype=kind)
+    if kind is torch.float16:
+        single = y.float() if isinstance(y, Tensor) else y
+        return torch.div(x.float(), single, rounding_mode="floor").half()
+    rest = torch.fmod(x, y)
+    whole = (x - rest) / y
+    whole = torch.where(_are_apart(rest, y), whole - 1, whole)
+    found = torch.floor(whole)
+    found = torch.where(whole - found > 0.5, found + 1, found)
+    return torch.where(y == 0, x / y, found) if isinstance(y, Tensor) else found
+
+
+@replaces(aten.log1p.default)
+def log1p(x: Tensor) -> Tensor:
+    """Add what the sum with one rounded away, times the slope of the logarithm."""
+    whole = x + 1
+    found, kept = torch.log(whole), whole - 1
+    return torch.where(kept == x, found, found + (x - kept) / whole)
+
+
+@replaces(aten.expm1.default)
+def expm1(x: Tensor) -> Tensor:
+    """Add what the rounded power lost, times the slope of the power."""
+    power = torch.exp(x)
+    found = power - 1
+    return torch.where(torch.abs(x) < 1, found + power * (x - torch.log(power)), found)
 
 
 @replaces(aten._to_copy.default)
@@ -156,7 +270,7 @@ def shift(node: Any, importer: Any) -> Any:
 
 @converts(aten.div.Tensor_mode)
 def divide(node: Any, importer: Any) -> Any:
-    """Emit a division that is rounded."""
+    """Emit a division that is rounded; of floats, to zero."""
     relax, value = load_tvm().relax, node.meta["val"]
     dtype = importer._convert_data_type(value.dtype)
     x, y = (

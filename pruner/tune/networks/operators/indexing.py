@@ -21,6 +21,9 @@ aten = torch.ops.aten
 REPLACED[aten.select.int] = lambda x, dim, index: (
     NotImplemented if index >= 0 else aten.select.int(x, dim, index + x.shape[dim])
 )
+REPLACED[aten.index_select.default] = lambda x, dim, index: (
+    NotImplemented if index.ndim else x.index_select(dim, index.reshape(1))
+)
 
 
 @replaces(aten.cat.default)

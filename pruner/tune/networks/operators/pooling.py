@@ -1,7 +1,7 @@
 """Pools of signals, images and volumes.
 
-TVM ignores a divisor, and counts windows that hang over the edge in its own way. The places of
-maxima are zeros in its import.
+TVM ignores a divisor, and counts windows that hang over the edge in its own way. It adds numbers of
+half precision in half precision. The places of maxima are zeros in its import.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pruner.tune.networks.operators.registry import replaces
+from pruner.tune.networks.operators.registry import REPLACED, in_single, replaces
 
 aten = torch.ops.aten
 
@@ -68,11 +68,14 @@ def avg_pool(
     divisor: int | None = None,
 ) -> Any:
     """Divide the sums of windows by torch's counts."""
+    dims = len(kernel)
+    pool = aten.avg_pool2d.default if dims == 2 else aten.avg_pool3d.default
+    if x.dtype is torch.float16:
+        return in_single(pool)(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor)
     if not ceil_mode and divisor is None:
         return NotImplemented
-    dims, parts = len(kernel), windows(x, kernel, stride, padding, ceil_mode=ceil_mode)
+    parts = windows(x, kernel, stride, padding, ceil_mode=ceil_mode)
     around = [amount for part in reversed(parts) for amount in (part.before, part.behind)]
-    pool = aten.avg_pool2d.default if dims == 2 else aten.avg_pool3d.default
 
     def sums(values: Tensor) -> Tensor:
         return pool(values, list(kernel), [part.stride for part in parts]) * prod(kernel)
@@ -113,6 +116,20 @@ def pool_with_places(
     best = stacked.argmax(-1, keepdim=True)
     offered = torch.stack(where, -1).expand(stacked.shape)
     return stacked.amax(-1), offered.gather(-1, best).squeeze(-1)
+
+
+# a stride that is left out is that of the kernel; TVM takes an empty one as it is
+REPLACED.update(
+    {
+        pool: lambda x, kernel, stride=(), *options, pool=pool: (
+            NotImplemented if stride else pool(x, kernel, kernel, *options)
+        )
+        for pool in (
+            aten.max_pool2d_with_indices.default,
+            aten.max_pool3d_with_indices.default,
+        )
+    }
+)
 
 
 # used only where the places are read or a window is dropped: TVM's pooling is faster

@@ -189,7 +189,9 @@ def _check_targets(program: Any, known: Iterable[str]) -> None:
         if free_unbacked_symbols(node.meta.get("val")):
             if any(free_unbacked_symbols(part.meta.get("val")) for part in node.all_input_nodes):
                 continue  # the size comes from an operator that is named itself
-            unknown.add(f"{name} (a size that depends on the data)")
+            is_number = node.target is aten._local_scalar_dense.default
+            told = "item (a number" if is_number else f"{name} (a size"
+            unknown.add(f"{told} that depends on the data)")
         elif _draws(node, name):
             unknown.add(f"{name} (random numbers)")
         elif lacks_rule(node):

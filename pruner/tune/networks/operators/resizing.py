@@ -1,8 +1,9 @@
 """Pads, and images of another size.
 
 TVM computes the scale from the sizes where torch takes the given one, rounds otherwise for the
-nearest pixel, and does not smooth before it shrinks. A resize is linear and separable, so its two
-matrices are torch's own results for the unit vectors.
+nearest pixel, computes every type in float32 and cuts the rest off, and does not smooth before it
+shrinks. A resize is linear and separable, so its two matrices are torch's own results for the unit
+vectors.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from pruner.tune.networks.operators.registry import REPLACED, by_tvm, converts, 
 from pruner.tune.tvm_import import load_tvm
 
 aten = torch.ops.aten
+
+_BY_TVM = (torch.float32, torch.float16)
 
 # TVM's own rule of interpolation at points differs, or it lacks some of it
 REPLACED.update(
@@ -45,7 +48,7 @@ def nearest(node: Any, importer: Any) -> Any:
     """Emit TVM's resize, or gather rows and columns that torch names."""
     given, (*_, height, width) = node.args[0].meta["val"], node.meta["val"].shape
     size, scales = (*node.args[1:], None)[:2]
-    if _grows_evenly(given, size, scales):
+    if given.dtype in _BY_TVM and _grows_evenly(given, size, scales):
         return by_tvm(node, importer)
     relax, resize = load_tvm().relax, aten.upsample_nearest2d.default
     down, across = scales or (None, None)
@@ -60,9 +63,10 @@ def nearest(node: Any, importer: Any) -> Any:
 def bilinear(node: Any, importer: Any) -> Any:
     """Emit TVM's resize, or products with matrices for other scales."""
     x, size, corners, scales = (*node.args, None)[:4]
-    evenly = corners or scales is None or _grows_evenly(x.meta["val"], size, scales)
+    given = x.meta["val"]
+    evenly = corners or scales is None or _grows_evenly(given, size, scales)
     # TVM divides by zero from corner to corner of a single row or column
-    if evenly and not (corners and 1 in node.meta["val"].shape[-2:]):
+    if given.dtype in _BY_TVM and evenly and not (corners and 1 in node.meta["val"].shape[-2:]):
         return by_tvm(node, importer)
     return _by_matrices(node, importer, aten.upsample_bilinear2d.default, scales or (None, None))
 

@@ -71,7 +71,7 @@ def _place(points: Tensor, size: int, padding: int, corners: bool) -> Tensor:
         if not span:
             return torch.zeros_like(place)
         # there and back again
-        along = (place - low).abs().remainder(2 * span)
+        along = (place - low).abs().fmod(2 * span)
         place = low + torch.where(along > span, 2 * span - along, along)
     return place.clamp(0, size - 1)
 

@@ -7,10 +7,12 @@ import torch
 from torch.nn import functional
 
 from pruner.tune.networks.operators.program import from_exported
+from pruner.tune.networks.rewrites.operators import operators_of
 from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 INF = float("inf")
+MASK = torch.tensor([True, False, True, False])
 TWO = torch.tensor(2.0, dtype=torch.float64)  # of no dimensions: it makes no doubles
 CASES = {
     "factors of the second operand of a sum": (
@@ -20,8 +22,16 @@ CASES = {
     "integers clamped on one side": (
         lambda x: (
             *(x.clamp(min=0), x.clamp(max=2), x.clamp(-3, 3), x.clamp(min=0.5), x.int().clamp(1)),
+            *(x[0, 0].int().clamp(max=2), x[0, 0].clamp(min=0.5)),
         ),
         torch.randint(-9, 9, (5, 6)),
+    ),
+    "bounds that cross or broadcast": (
+        lambda x, low, high: (
+            *(x.clamp(2, -1), x.half().clamp(0.5, -0.5), x.int().clamp(2, -1)),
+            *(x.clamp(low, high), x[0].clamp(low), x.int().clamp(low, high)),
+        ),
+        *(torch.randn(5, 6), torch.tensor([[-0.5], [0.5], [0.0], [1.0], [-3.0]]), torch.zeros(6)),
     ),
     "scaled activations": (
         lambda x: (torch.selu(x), torch.celu(x, 1.7), torch.nn.functional.elu(x, 1.5)),
@@ -78,8 +88,11 @@ CASES = {
         torch.tensor([-(2**63), 2**62]),
         torch.tensor([255, 3], dtype=torch.uint8),
     ),
-    "sums and products of truth values": (
-        lambda x, y: (x + y, x * y, x + True, x * False, x + x.int(), x * 2),
+    "sums, products and comparisons of truth values": (
+        lambda x, y: (
+            *(x + y, x * y, x + True, x * False, x + x.int(), x * 2),
+            *(x == y, x != y, x == True, x != False, x == 1),  # noqa: E712
+        ),
         *(torch.tensor([True, True, False]), torch.tensor([True, False, False])),
     ),
     "integers with floats": (
@@ -88,6 +101,30 @@ CASES = {
             *(torch.cat([x, n], -1), torch.where(n > 2, n, 0.5), n // 2.5, x // n),
         ),
         *(torch.rand(5, 6) + 0.1, torch.randint(1, 9, (5, 6))),
+    ),
+    "floats divided without their exact remainder": (
+        lambda x, y: (
+            *(x // 0.1, x % 0.1, torch.div(x, -0.1, rounding_mode="floor"), x % 6.2831855),
+            *(x // y, x % y, 2 % x, 2 // x, x % -INF, x.half() // 0.1, x.half() % 0.1),
+            *(x.half() % y, x.long() % 0.3, 7 % (x.long() * 2 + 3)),
+        ),
+        torch.tensor([1.0, 0.3, -1.0, 1e4, -7.5]),
+        torch.tensor([-0.1, 0.1, 0.0, INF, 2.5]),
+    ),
+    "numbers that half precision lacks": (
+        lambda x: (
+            *((1 - x) * -1e9, x / 1e5, x * 1e-8, x + 1e5, x - 1e5, 1e5 - x, 1e-8 * x, x * 2),
+            *(x / 1e-6, torch.add(x, 1e5, alpha=0.5)),
+        ),
+        torch.tensor([0.0, 1.0, 0.5, -200.0, 6e4]).half(),
+    ),
+    "small numbers of log1p and expm1": (
+        lambda x: (
+            *(functional.softplus(x).log(), x.exp().log1p().log(), x.log1p(), x.expm1()),
+            *((x * 1e-6).expm1() * 1e6, (x * 1e-9).log1p() * 1e9, x.int().log1p()),
+            *((x * 1e-6).atanh() * 1e6, (x / 200).atanh(), x.int().atanh()),
+        ),
+        torch.tensor([-200.0, -20.0, -30.0, -1.0, -0.3, 0.0, 3.0, 200.0, INF, -INF]),
     ),
     "functions of integers are floats": (
         lambda n: (n.sqrt(), n.rsqrt(), n.exp(), n.log(), n.sigmoid(), n.tanh()),
@@ -106,6 +143,7 @@ CASES = {
             torch.zeros_like(n, dtype=torch.float32),
             torch.full_like(n, 0.5, dtype=torch.float32),
             *(n.new_zeros(3, dtype=torch.float32) + n[0, :3], n.new_ones(2)),
+            torch.full_like(n, -INF, dtype=torch.float32),
         ),
         torch.randint(0, 9, (5, 6)),
     ),
@@ -113,6 +151,7 @@ CASES = {
         lambda x: (
             (x + torch.full((3, 3), -INF).triu(1)).softmax(-1),
             torch.full((2,), INF) * x[0, :2].abs().add(1),
+            *(torch.where(x > 0, x, torch.full_like(x, -INF)), x.clone().fill_(INF)),
         ),
         torch.randn(3, 3),
     ),
@@ -142,6 +181,14 @@ def test_operators_that_draw_are_named(draw):
     program = torch.export.export(Function(lambda x: x * draw(x)), (torch.randn(3),))
     with pytest.raises(AssertionError, match=r"random numbers|rrelu_with_noise"):
         from_exported(program)
+
+
+def test_truth_values_are_inverted_as_such():
+    """In C, all bits of a byte that is 1 make 254, which is true."""
+    program = torch.export.export(Function(lambda m, n: (~m, ~n)), (MASK, torch.arange(4)))
+    names = operators_of(from_exported(program))
+    assert {"relax.logical_not", "relax.bitwise_not"} <= names
+    assert_equal(lambda m, n: (~m, ~n), MASK, torch.arange(4))
 
 
 def test_products_keep_doubles_and_integers():

@@ -6,7 +6,7 @@ from torch import nn
 
 from pruner.tune.networks.operators.indexing import index_put
 from pruner.tune.networks.operators.program import from_exported
-from tests.tune.networks.operators.against_torch import WAYS, assert_equal
+from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 ROWS, COLUMNS = torch.tensor([0, 2, 1]), torch.tensor([1, -1, 4])
@@ -33,10 +33,22 @@ CASES = {
         lambda x: (x[-1], x[:, -2], x[[0, -1]], x.select(-1, -3)),
         torch.randn(3, 5, 8),
     ),
+    "an index without dimensions": (
+        lambda x, i: x.index_select(1, i),
+        *(torch.randn(3, 5), torch.tensor(4)),
+    ),
     "negative indices that come as inputs": (
         lambda x, i, j: (x[i], x[i, j]),
         torch.randn(6, 4, 3),
         *(torch.tensor([-6, 5, -1]), torch.tensor([0, -4, 3])),
+    ),
+    "slices that begin before the tensor or end behind it": (
+        lambda x, v: (
+            *(torch.slice_scatter(x, v, 0, -9, 2), torch.slice_scatter(x, v, end=2)),
+            *(torch.slice_scatter(x, v, 0, None, -3), torch.slice_scatter(x, v, 0, 3, 99)),
+            *(torch.slice_scatter(x, v, 0, -4, None, 2), torch.slice_scatter(x, v[:0], 0, 4, 2)),
+        ),
+        *(torch.randn(5, 3), torch.randn(2, 3)),
     ),
     "a mask selects between old and new values": (by_mask, torch.randn(6, 4)),
     "rows written in turn": (in_turn, torch.randn(4, 4), torch.randn(2, 4)),
@@ -123,6 +135,12 @@ def test_a_size_that_depends_on_the_data_is_named_once(tvm):
         from_exported(program)
     named = "['index.Tensor (a size that depends on the data)']"
     assert str(told.value) == f"Unsupported function types {named}"
+
+
+def test_a_number_that_depends_on_the_data_is_named(tvm):
+    program = torch.export.export(Function(lambda x: x * x.sum().item()), (torch.randn(3),))
+    with pytest.raises(AssertionError, match=r"\['item \(a number that depends on the data\)'\]"):
+        from_exported(program)
 
 
 def test_a_mask_behind_other_indices_is_named():

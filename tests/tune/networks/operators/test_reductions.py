@@ -3,10 +3,12 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
+from tests.tune.networks.operators.against_torch import WAYS, All, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
+INF = float("inf")
 
 
 def ordered(n):
@@ -25,6 +27,18 @@ CASES = {
     "the first of equal extremes": (
         lambda n: (*n.max(1), *n.min(0)),
         torch.randint(0, 3, (5, 6)),
+    ),
+    "extremes of truth values": (
+        lambda m: (m.amax(1), m.amin(0), *m.max(1), *m.min(0), m.max(), m.min()),
+        torch.tensor([[True, False, True], [False, False, False]]),
+    ),
+    "extremes of infinities": (
+        lambda x: [
+            found
+            for one in (x, x.double(), x.half())
+            for found in (*one.max(1), *(-one).min(1), one[0].max(), one.amax((0, 1)))
+        ],
+        torch.tensor([[-INF, -INF], [-INF, torch.finfo(torch.float32).min], [1.0, INF]]),
     ),
     "truth of any and all": (
         lambda x: (x.any(), x.all(), x.any(1), x.all(0, keepdim=True), (x > 0).any((0, 1))),
@@ -61,10 +75,43 @@ def test_a_function_along_dimensions_is_that_of_torch(case):
     assert_equal(*CASES[case])
 
 
+def test_numbers_of_half_precision_are_added_in_single_precision():
+    """The sum of 4,096 ones would be 2,048."""
+    image = torch.ones(1, 2, 64, 64).half() * 10 + torch.rand(1, 2, 64, 64).half()
+    assert_equal(
+        lambda x: (
+            *(x.mean((2, 3)), x.mean(), x.sum((2, 3)), (x / 99).sum(), x.var((2, 3))),
+            *(x.flatten(1).norm(dim=1), functional.avg_pool2d(x, 64), x[0, 0].cumsum(1)),
+            *((x / 9).flatten(1).softmax(1) * 999, x.flatten(1).log_softmax(1), x[0, 0].sum()),
+        ),
+        image,
+        tolerance=2e-3,
+    )
+
+
 def test_normalisations_without_scale_and_shift():
     groups, layer = nn.GroupNorm(2, 4, affine=False), nn.LayerNorm(6, elementwise_affine=False)
     instances = nn.InstanceNorm2d(4)
     assert_equal(lambda x: (groups(x), layer(x), instances(x)), torch.randn(2, 4, 7, 6))
+
+
+def norms(*more):
+    """Of the statistics of their input."""
+    batch = nn.BatchNorm2d(4, track_running_stats=False)
+    return All(nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), batch, *more)
+
+
+def test_norms_keep_the_variance_next_to_a_large_mean():
+    image = torch.randint(-9, 10, (2, 4, 16, 16)) + 1e4  # float32 has all of its sums
+    assert_equal(norms(), image)
+    assert_equal(nn.GroupNorm(2, 4), image.flatten(2))
+
+
+def test_norms_of_other_types():
+    image = torch.randn(2, 4, 7, 6)
+    assert_equal(norms(nn.LayerNorm(6)).double(), image.double() + 1e6, tolerance=1e-6)
+    assert_equal(norms().half(), image.half() + 9, tolerance=2e-3)
+    assert_equal(nn.GroupNorm(2, 4), torch.randn(3, 4))  # without an image
 
 
 def test_a_normalisation_of_doubles_is_folded():

@@ -63,6 +63,16 @@ def test_maximum_pools_of_signals_and_volumes(pool, sizes):
     assert_equal(pool, torch.randn(2, 3, *sizes))
 
 
+def test_a_stride_that_is_left_out_is_that_of_the_kernel():
+    assert_equal(
+        lambda x: (
+            *(functional.max_pool2d(x, 3, padding=1), functional.max_pool2d(x, 2, ceil_mode=True)),
+            functional.max_pool3d(x[:, None], 2, padding=1),
+        ),
+        torch.randn(1, 2, 7, 6),
+    )
+
+
 def test_a_window_behind_the_tensor_is_dropped():
     pools = [nn.MaxPool2d(2, 2, 1, ceil_mode=True), nn.MaxPool2d((2, 3), (2, 1), 1, ceil_mode=True)]
     assert_equal(All(*pools, nn.MaxPool2d(2, 2, 1)), torch.randn(1, 2, 3, 4))
@@ -265,7 +275,20 @@ def test_images_of_other_types(kind, tolerance):
         lambda x: (
             functional.interpolate(x, size=(9, 3), mode="bicubic"),
             functional.interpolate(x, scale_factor=1.7, mode="bilinear"),
+            *(
+                functional.interpolate(x, scale_factor=2, mode=how)
+                for how in ("bilinear", "nearest")
+            ),
         ),
         torch.randn(1, 2, 6, 5).to(kind),
         tolerance=tolerance,
+    )
+
+
+def test_whole_numbers_between_pixels_are_rounded():
+    assert_equal(
+        lambda x: [
+            functional.interpolate(x, scale_factor=2, mode=how) for how in ("bilinear", "nearest")
+        ],
+        torch.tensor([[[[0, 3, 255], [10, 90, 7]]]], dtype=torch.uint8),
     )

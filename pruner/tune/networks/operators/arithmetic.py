@@ -124,7 +124,7 @@ def _are_apart(x: Tensor, y: Any) -> Tensor:
 
 @replaces(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> Any:
-    """Take the remainder of floats from the exact one, which has the sign of `x`."""
+    """Take the remainder of floats from the exact one, of the sign of `x`."""
     kind = torch.result_type(x, y)
     if not isinstance(x, Tensor):
         return torch.remainder(torch.full((), x, dtype=kind), y)

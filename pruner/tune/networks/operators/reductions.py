@@ -33,7 +33,7 @@ def extreme(node: Any, importer: Any) -> Any:
 
 @converts(aten.argmax.default, aten.argmin.default)
 def place(node: Any, importer: Any) -> Any:
-    """Emit the place of an extreme; TVM's is -1 where no number is better than its beginning."""
+    """Emit the place of an extreme; for a row of infinities TVM's is -1."""
     relax = load_tvm().relax
     dim, keep = _options(node, None, False)
     find = relax.op.argmax if "argmax" in node.target.__name__ else relax.op.argmin
@@ -48,7 +48,7 @@ def _options(node: Any, *defaults: Any) -> tuple[Any, ...]:
 
 
 def _inside(node: Any, importer: Any) -> Any:
-    """Emit the operand in a range of its own: float16 as float32, other floats as their halves.
+    """Emit the operand, float16 as float32 and other floats as their halves.
 
     TVM's maximum begins with the lowest finite number of its type. So the maximum of a row of -inf
     would be -3.4e38; as the double of a half it is -inf. A half is exact except for denormals.

@@ -42,7 +42,7 @@ def place(node: Any, importer: Any) -> Any:
 
 
 def _options(node: Any, *defaults: Any) -> tuple[Any, ...]:
-    """Return the arguments behind the first, with defaults for those that are left out."""
+    """Return the arguments behind the first; defaults replace missing arguments."""
     given = node.args[1:]
     return (*given, *defaults[len(given) :])
 

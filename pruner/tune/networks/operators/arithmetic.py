@@ -149,7 +149,7 @@ def clamp_by_tensors(x: Tensor, low: Tensor | None = None, high: Tensor | None =
 
 
 def _are_apart(x: Tensor, y: Any) -> Tensor:
-    """Say where zero lies between two numbers."""
+    """Return true where zero lies between two numbers."""
     if isinstance(y, Tensor):
         return torch.where(y < 0, -x, x) < 0
     return x > 0 if y < 0 else x < 0
@@ -157,7 +157,7 @@ def _are_apart(x: Tensor, y: Any) -> Tensor:
 
 @replaces(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder(x: Any, y: Any) -> Any:
-    """Take the remainder of floats from the exact one, which has the sign of `x`."""
+    """Compute a remainder with the sign of `y` from the exact remainder of floats."""
     kind = torch.result_type(x, y)
     if not isinstance(x, Tensor):
         return torch.remainder(torch.full((), x, dtype=kind), y)

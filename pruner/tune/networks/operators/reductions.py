@@ -33,7 +33,7 @@ def extreme(node: Any, importer: Any) -> Any:
 
 @converts(aten.argmax.default, aten.argmin.default)
 def place(node: Any, importer: Any) -> Any:
-    """Emit the place of an extreme; TVM's is -1 where no number is better than its beginning."""
+    """Emit the place of an extreme; for a row of infinities TVM's is -1."""
     relax = load_tvm().relax
     dim, keep = _options(node, None, False)
     find = relax.op.argmax if "argmax" in node.target.__name__ else relax.op.argmin
@@ -42,13 +42,13 @@ def place(node: Any, importer: Any) -> Any:
 
 
 def _options(node: Any, *defaults: Any) -> tuple[Any, ...]:
-    """Return the arguments behind the first, with defaults for those that are left out."""
+    """Return the arguments behind the first; defaults replace missing arguments."""
     given = node.args[1:]
     return (*given, *defaults[len(given) :])
 
 
 def _inside(node: Any, importer: Any) -> Any:
-    """Emit the operand in a range of its own: float16 as float32, other floats as their halves.
+    """Emit the operand, float16 as float32 and other floats as their halves.
 
     TVM's maximum begins with the lowest finite number of its type. So the maximum of a row of -inf
     would be -3.4e38; as the double of a half it is -inf. A half is exact except for denormals.

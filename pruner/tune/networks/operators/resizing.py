@@ -112,5 +112,7 @@ def _by_matrices(node: Any, importer: Any, resize: Any, scales: Sequence[float |
     product = relax.op.matmul(relax.op.matmul(left, x), right)
     if not kind.is_floating_point:
         limits = torch.iinfo(kind)
-        product = relax.op.clip(relax.op.round(product), limits.min, limits.max)
+        half = relax.const(0.5, importer._convert_data_type(exact))
+        product = relax.op.floor(relax.op.add(product, half))  # 2.5 becomes 3
+        product = relax.op.clip(product, limits.min, limits.max)
     return importer.block_builder.emit(product)  # its type becomes the image's afterwards

@@ -349,7 +349,7 @@ def _fit_network(
 
 
 def _save_best(folder: Path, ranker: NeuralRanker, info: CheckpointInfo) -> None:
-    """Write the best model; the best epoch stays beside the mean, for a fit that continues."""
+    """Write the best model; beside a mean, keep the best epoch's."""
     best, epoch = folder / BEST, folder / BEST_EPOCH
     is_mean = info.metrics["epoch"] == AVERAGED
     if is_mean and best.exists() and not epoch.exists():

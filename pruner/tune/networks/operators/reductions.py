@@ -1,12 +1,12 @@
 """Extremes, truth values, sums, moments, norms and orders over dimensions.
 
 TVM's front end has no minimum over a dimension, and its maximum sorts: such a library needs more
-than the runtime. It adds numbers of half precision in half precision. Norms without a scale and a
-shift are undefined in it. Sorts themselves are left to TVM;
+than the runtime. It adds numbers of half precision in half precision, and its norms lose the
+variance next to a large mean. Sorts themselves are left to TVM;
 :mod:`pruner.tune.networks.rewrites.sorting` gives them functions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -164,16 +164,73 @@ def vector_norm(
     return torch.sum((x != 0).to(dtype or x.dtype), dims, keepdim)
 
 
+def _normalised(
+    x: Tensor,
+    means: Callable[[Tensor], Tensor],
+    scale: Tensor | None,
+    shift: Tensor | None,
+    sizes: Sequence[int],
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Take the variance of centred numbers; return the result, the means and the factors.
+
+    TVM subtracts the square of the mean from the mean of the squares: next to a large mean the
+    variance is lost. `sizes`: of scale and shift, as they are broadcast.
+    """
+    wide = x.float() if x.dtype is torch.float16 else x
+    mean = means(wide)
+    centred = wide - mean
+    factor = torch.rsqrt(means(centred * centred) + eps)
+    found = centred * factor
+    found = found if scale is None else found * scale.reshape(sizes)
+    found = found if shift is None else found + shift.reshape(sizes)
+    return found.to(x.dtype), mean.to(x.dtype), factor.to(x.dtype)
+
+
 @replaces(aten.native_group_norm.default)
 def group_norm(
-    x: Tensor, scale: Tensor | None, shift: Tensor | None, batch: int, channels: int, *more: Any
+    x: Tensor,
+    scale: Tensor | None,
+    shift: Tensor | None,
+    batch: int,
+    channels: int,
+    _: int,
+    groups: int,
+    eps: float,
 ) -> Any:
-    """Scale by one and shift by zero."""
-    if scale is not None and shift is not None:
+    """Average over the image, then over the channels of a group: channels may stay last."""
+    image, ones = list(range(2, x.ndim)), [1] * (x.ndim - 2)
+
+    def means(values: Tensor) -> Tensor:
+        each = values.mean(image, keepdim=True) if image else values
+        found = each.reshape(batch, groups, -1).mean(-1, keepdim=True)
+        return found.expand(-1, -1, channels // groups).reshape(batch, channels, *ones)
+
+    found, *parts = _normalised(x, means, scale, shift, [1, channels, *ones], eps)
+    firsts = [part.reshape(batch, groups, -1)[..., 0].contiguous() for part in parts]
+    return found, *firsts
+
+
+@replaces(aten._native_batch_norm_legit.no_stats)
+def batch_norm(
+    x: Tensor, scale: Tensor | None, shift: Tensor | None, _: bool, __: float, eps: float
+) -> Any:
+    """Normalise channels by the batch itself; of instances, each is a channel."""
+    dims, sizes = [0, *range(2, x.ndim)], [1, x.shape[1], *[1] * (x.ndim - 2)]
+    means = partial(torch.mean, dim=dims, keepdim=True)
+    found = _normalised(x, means, scale, shift, sizes, eps)
+    return found[0], found[1].reshape(-1), found[2].reshape(-1)
+
+
+@replaces(aten.native_layer_norm.default)
+def layer_norm(
+    x: Tensor, sizes: Sequence[int], scale: Tensor | None, shift: Tensor | None, eps: float
+) -> Any:
+    """Normalise doubles, which TVM refuses."""
+    if x.dtype is not torch.float64:
         return NotImplemented
-    scale = torch.ones(channels, dtype=x.dtype) if scale is None else scale
-    shift = torch.zeros(channels, dtype=x.dtype) if shift is None else shift
-    return aten.native_group_norm.default(x, scale, shift, batch, channels, *more)
+    means = partial(torch.mean, dim=list(range(-len(sizes), 0)), keepdim=True)
+    return _normalised(x, means, scale, shift, sizes, eps)
 
 
 @replaces(aten.logcumsumexp.default)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
+from tests.tune.networks.operators.against_torch import WAYS, All, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 INF = float("inf")
@@ -93,6 +93,25 @@ def test_normalisations_without_scale_and_shift():
     groups, layer = nn.GroupNorm(2, 4, affine=False), nn.LayerNorm(6, elementwise_affine=False)
     instances = nn.InstanceNorm2d(4)
     assert_equal(lambda x: (groups(x), layer(x), instances(x)), torch.randn(2, 4, 7, 6))
+
+
+def norms(*more):
+    """Of the statistics of their input."""
+    batch = nn.BatchNorm2d(4, track_running_stats=False)
+    return All(nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), batch, *more)
+
+
+def test_norms_keep_the_variance_next_to_a_large_mean():
+    image = torch.randint(-9, 10, (2, 4, 16, 16)) + 1e4  # float32 has all of its sums
+    assert_equal(norms(), image, tolerance=1e-3)
+    assert_equal(nn.GroupNorm(2, 4), image.flatten(2), tolerance=1e-3)
+
+
+def test_norms_of_other_types():
+    image = torch.randn(2, 4, 7, 6)
+    assert_equal(norms(nn.LayerNorm(6)).double(), image.double() + 1e6, tolerance=1e-6)
+    assert_equal(norms().half(), image.half() + 9, tolerance=1e-2)  # torch itself rounds
+    assert_equal(nn.GroupNorm(2, 4), torch.randn(3, 4))  # without an image
 
 
 def test_a_normalisation_of_doubles_is_folded():

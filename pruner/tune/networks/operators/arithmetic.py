@@ -34,6 +34,17 @@ def _tensor(part: Any) -> Tensor:
     return part if isinstance(part, Tensor) else torch.full((), part)
 
 
+def _wide(operator: Any, x: Any, y: Any) -> Any:
+    """Compute with a number that half precision lacks: TVM rounds it first."""
+    number = y if isinstance(x, Tensor) else x
+    if torch.result_type(x, y) is not torch.float16 or isinstance(number, Tensor):
+        return NotImplemented
+    if not number or 2**-14 <= abs(number) <= 65504 or not math.isfinite(number):
+        return NotImplemented
+    wide = (part.float() if isinstance(part, Tensor) else part for part in (x, y))
+    return operator(*wide).half()
+
+
 def _of_truths(operator: Any) -> Any:
     """Compare numbers with zero: TVM rounds them first."""
     return lambda x, y: NotImplemented if _are_truths(x, y) else operator(x != 0, y != 0)
@@ -41,6 +52,11 @@ def _of_truths(operator: Any) -> Any:
 
 REPLACED.update(
     {
+        aten.atanh.default: lambda x: (torch.log1p(x) - torch.log1p(-x)) / 2,  # exact near zero
+        # in C, `~` of a truth value is always true
+        aten.bitwise_not.default: lambda x: (
+            torch.logical_not(x) if x.dtype is torch.bool else NotImplemented
+        ),
         # the reciprocal of -0.0 is below zero
         aten.copysign.Tensor: lambda x, y: torch.where(
             (y < 0) | (1 / y < 0), -torch.abs(x), torch.abs(x)
@@ -96,7 +112,9 @@ def add(x: Any, y: Any, alpha: float = 1) -> Any:
 @replaces(aten.mul.Tensor, aten.mul.Scalar)
 def mul(x: Any, y: Any) -> Any:
     """Multiply truth values as a logical and: TVM multiplies numbers."""
-    return torch.logical_and(x, _tensor(y)) if _are_truths(x, y) else NotImplemented
+    if _are_truths(x, y):
+        return torch.logical_and(x, _tensor(y))
+    return _wide(torch.mul, x, y)
 
 
 @replaces(aten.sub.Tensor, aten.sub.Scalar)
@@ -105,14 +123,29 @@ def sub(x: Any, y: Any, alpha: float = 1) -> Any:
     return NotImplemented if alpha == 1 else x - y * alpha
 
 
+@replaces(aten.div.Tensor, aten.div.Scalar)
+def div(x: Any, y: Any) -> Any:
+    """Divide numbers of half precision by others."""
+    return _wide(torch.div, x, y)
+
+
 @replaces(aten.clamp.default)
 def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
-    """Clamp integers without an infinite bound."""
+    """Clamp integers without an infinite bound; the upper of two crossed bounds counts."""
     bounds = [bound for bound in (low, high) if bound is not None]
+    if x.dtype.is_floating_point and len(bounds) == 2 and bounds[0] > bounds[1]:
+        return torch.full_like(x, bounds[1])
     if x.dtype.is_floating_point or len(bounds) == 2:
         return NotImplemented
     bound = torch.full((), bounds[0], dtype=torch.result_type(x, bounds[0]))
     return torch.minimum(x, bound) if low is None else torch.maximum(x, bound)
+
+
+@replaces(aten.clamp.Tensor)
+def clamp_by_tensors(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    """Broadcast bounds and numbers: TVM takes bounds as large as the numbers at most."""
+    found = x if low is None else torch.maximum(x, low)
+    return found if high is None else torch.minimum(found, high)
 
 
 def _are_apart(x: Tensor, y: Any) -> Tensor:

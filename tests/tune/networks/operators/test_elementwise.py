@@ -7,10 +7,12 @@ import torch
 from torch.nn import functional
 
 from pruner.tune.networks.operators.program import from_exported
+from pruner.tune.networks.rewrites.operators import operators_of
 from tests.tune.networks.operators.against_torch import WAYS, Function, assert_equal
 
 pytestmark = pytest.mark.tvm
 INF = float("inf")
+MASK = torch.tensor([True, False, True, False])
 TWO = torch.tensor(2.0, dtype=torch.float64)  # of no dimensions: it makes no doubles
 CASES = {
     "factors of the second operand of a sum": (
@@ -23,6 +25,13 @@ CASES = {
             *(x[0, 0].int().clamp(max=2), x[0, 0].clamp(min=0.5)),
         ),
         torch.randint(-9, 9, (5, 6)),
+    ),
+    "bounds that cross or broadcast": (
+        lambda x, low, high: (
+            *(x.clamp(2, -1), x.half().clamp(0.5, -0.5), x.int().clamp(2, -1)),
+            *(x.clamp(low, high), x[0].clamp(low), x.int().clamp(low, high)),
+        ),
+        *(torch.randn(5, 6), torch.tensor([[-0.5], [0.5], [0.0], [1.0], [-3.0]]), torch.zeros(6)),
     ),
     "scaled activations": (
         lambda x: (torch.selu(x), torch.celu(x, 1.7), torch.nn.functional.elu(x, 1.5)),
@@ -102,10 +111,15 @@ CASES = {
         torch.tensor([1.0, 0.3, -1.0, 1e4, -7.5]),
         torch.tensor([-0.1, 0.1, 0.0, INF, 2.5]),
     ),
+    "numbers that half precision lacks": (
+        lambda x: (*((1 - x) * -1e9, x / 1e5, x / 1e-6, x * 1e-8, 1e-8 * x, x * 2),),
+        torch.tensor([0.0, 1.0, 0.5, -200.0, 6e4]).half(),
+    ),
     "small numbers of log1p and expm1": (
         lambda x: (
             *(functional.softplus(x).log(), x.exp().log1p().log(), x.log1p(), x.expm1()),
             *((x * 1e-6).expm1() * 1e6, (x * 1e-9).log1p() * 1e9, x.int().log1p()),
+            *((x * 1e-6).atanh() * 1e6, (x / 200).atanh(), x.int().atanh()),
         ),
         torch.tensor([-200.0, -20.0, -30.0, -1.0, -0.3, 0.0, 3.0, 200.0, INF, -INF]),
     ),
@@ -164,6 +178,14 @@ def test_operators_that_draw_are_named(draw):
     program = torch.export.export(Function(lambda x: x * draw(x)), (torch.randn(3),))
     with pytest.raises(AssertionError, match=r"random numbers|rrelu_with_noise"):
         from_exported(program)
+
+
+def test_truth_values_are_inverted_as_such():
+    """In C, all bits of a byte that is 1 make 254, which is true."""
+    program = torch.export.export(Function(lambda m, n: (~m, ~n)), (MASK, torch.arange(4)))
+    names = operators_of(from_exported(program))
+    assert {"relax.logical_not", "relax.bitwise_not"} <= names
+    assert_equal(lambda m, n: (~m, ~n), MASK, torch.arange(4))
 
 
 def test_products_keep_doubles_and_integers():

@@ -66,6 +66,24 @@ def scatter_elements(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(found)
 
 
+@replaces(aten.slice_scatter.default)
+def slice_scatter(
+    x: Tensor,
+    src: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Any:
+    """Begin and end inside the tensor."""
+    begin, behind, _ = slice(start, end, step).indices(x.shape[dim])
+    if begin >= behind:
+        return x.clone()
+    if (start, end) == (begin, behind):
+        return NotImplemented
+    return aten.slice_scatter.default(x, src, dim, begin, behind, step)
+
+
 @replaces(aten._embedding_bag_forward_only.default, aten._embedding_bag.default)
 def embedding_bag(
     weight: Tensor,

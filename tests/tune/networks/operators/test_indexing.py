@@ -42,6 +42,14 @@ CASES = {
         torch.randn(6, 4, 3),
         *(torch.tensor([-6, 5, -1]), torch.tensor([0, -4, 3])),
     ),
+    "slices that begin before the tensor or end behind it": (
+        lambda x, v: (
+            *(torch.slice_scatter(x, v, 0, -9, 2), torch.slice_scatter(x, v, end=2)),
+            *(torch.slice_scatter(x, v, 0, None, -3), torch.slice_scatter(x, v, 0, 3, 99)),
+            *(torch.slice_scatter(x, v, 0, -4, None, 2), torch.slice_scatter(x, v[:0], 0, 4, 2)),
+        ),
+        *(torch.randn(5, 3), torch.randn(2, 3)),
+    ),
     "a mask selects between old and new values": (by_mask, torch.randn(6, 4)),
     "rows written in turn": (in_turn, torch.randn(4, 4), torch.randn(2, 4)),
     "indices smaller than tensor and values": (

@@ -64,16 +64,19 @@ def _convertible(module: Any) -> Any:
     """Rewrite calls that TVM's layout conversion takes wrongly.
 
     For a negative dimension of ``squeeze`` its rule writes in front of a string, which ends in
-    ``std::bad_alloc`` or a crash; for one of ``permute_dims`` it looks up a letter in vain. The
-    result of ``stack`` gets a letter that no later rule finds. A leaky ReLU has no rule, so its
-    image would be transposed twice.
+    ``std::bad_alloc`` or a crash, and it drops a dimension of more than one element. For a negative
+    one of ``permute_dims`` it looks up a letter in vain. The result of ``stack`` gets a letter that
+    no later rule finds. A leaky ReLU has no rule, so its image would be transposed twice.
     """
     relax = load_tvm().relax
     dpl, op = relax.dpl, relax.op
 
     def squeeze(call: Any, data: Any) -> Any:
-        axes = _places(data, call.attrs.axis)
-        return call if axes is None else op.squeeze(data, axes)
+        sizes = data.ty.shape
+        given = [int(axis) for axis in call.attrs.axis or ()]
+        places = [axis % len(sizes) for axis in given]
+        axes = [place for place in places if int(sizes[place]) == 1]
+        return call if axes == given else op.squeeze(data, axes)
 
     def permute_dims(call: Any, data: Any) -> Any:
         axes = _places(data, call.attrs.axes)

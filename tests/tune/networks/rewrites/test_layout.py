@@ -1,6 +1,7 @@
 """Channels last where TVM's rules for it fail, and the other layout where they cannot be helped."""
 
 import json
+from math import prod
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,11 +14,12 @@ from pruner.processes import JobFailed, Reply
 from pruner.tune.networks import extraction, lowering
 from pruner.tune.networks.lowering import formed
 from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.operators.program import from_exported
 from pruner.tune.networks.rewrites.constant_folding import fold_views
 from pruner.tune.networks.rewrites.layout import channels_last
 from pruner.tune.networks.rewrites.operators import is_constant, operator_name
 from pruner.tune.networks.source import NetworkSource, import_network
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm
 from tests.tune.networks.lowered import imported, torch_error
 from tests.tune.targets import target_of
 
@@ -26,20 +28,22 @@ LAST = lowering.NetworkFormat(layout="NHWC")
 
 
 class Awkward(nn.Module):
-    """Negative dimensions, a stack, bounds of integers, and transposed convolutions by groups."""
+    """Odd dimensions, a stack, bounds of integers, a norm, transposed convolutions by groups."""
 
     def __init__(self):
         super().__init__()
         self.first = nn.Conv2d(3, 8, 3, padding=1)
         self.up = nn.ConvTranspose2d(8, 8, 3, stride=2, groups=4)
         self.wide = nn.ConvTranspose2d(8, 4, 1, stride=3, output_padding=2)
+        self.norm = nn.GroupNorm(2, 8)
 
     def forward(self, x):
         x = self.first(x)
         both = torch.stack([x, 2 * x], 2).sum(-3)
         pixel = x.mean((-2, -1), keepdim=True).squeeze(-1)
         counts = (9 * x).to(torch.int64).clamp(min=-2).float() + (9 * x).int().clamp(-3, 5)
-        return self.up(both), self.wide(x), pixel, counts, x.permute(0, -1, 1, -2)
+        views = pixel, counts, x.permute(0, -1, 1, -2), x.squeeze()
+        return self.up(both), self.wide(self.norm(x)), *views
 
 
 def awkward():
@@ -60,6 +64,18 @@ def test_awkward_operators_keep_their_meaning_and_no_convolutions_need_no_layout
     assert (form, reason) == (LAST, None)
     module = imported("encoder")
     assert channels_last(module) is module
+
+
+def test_a_norm_of_groups_keeps_channels_last():
+    """Images are transposed at both ends, and between them only their means."""
+    layers = [nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 4, 3)]
+    program = torch.export.export(nn.Sequential(*layers), (torch.randn(1, 3, 9, 9),))
+    main = formed(from_exported(program), LAST)["main"]
+    found = inside(main.body, load_tvm().relax.Call)
+    moved = [one.ty.shape for one in found if operator_name(one) == "relax.permute_dims"]
+    sizes = sorted(prod(int(size) for size in shape) for shape in moved)
+    assert sizes[-2:] == [4 * 5 * 5, 3 * 9 * 9]
+    assert all(size <= 8 for size in sizes[:-2])
 
 
 def test_where_the_layout_cannot_be_had_the_other_one_is_taken(monkeypatch):

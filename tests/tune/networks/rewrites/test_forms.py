@@ -2,17 +2,20 @@
 
 import numpy as np
 import pytest
+import torch
 
 from pruner.errors import PrunerError
 from pruner.program.tir.lower import lower as loop_nests
-from pruner.tune.networks.lowering import NetworkFormat, lower
+from pruner.tune.networks.lowering import NetworkFormat, lower, lower_somehow
 from pruner.tune.networks.network_tasks import network_tasks
+from pruner.tune.networks.operators.program import from_exported
 from pruner.tune.networks.rewrites.layout import chosen_layout
 from pruner.tune.networks.rewrites.precision import chosen_precision
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth
 from tests.tune.networks import lowered as networks
+from tests.tune.networks.operators.against_torch import Function
 from tests.tune.some_slow import some_slow
 from tests.tune.targets import target_of
 
@@ -120,3 +123,13 @@ def test_auto_is_channels_last_where_vectors_want_it():
         chosen_layout("NCWH", device="cpu", precision="float32")
     with pytest.raises(PrunerError, match="precision=half: choose float32 or float16"):
         chosen_precision("half")
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("kind", ["float64", "int64"])
+def test_products_that_half_precision_would_round_are_refused(kind, target):
+    x = torch.ones(2, 2, dtype=getattr(torch, kind))
+    program = torch.export.export(Function(lambda x: x @ x), (x,))
+    form = NetworkFormat(layout="NHWC", precision="float16")
+    with pytest.raises(PrunerError, match=f"float16: .* products of {kind}, .*precision=float32"):
+        lower_somehow(from_exported(program), target, form)

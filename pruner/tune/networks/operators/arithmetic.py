@@ -129,6 +129,12 @@ def div(x: Any, y: Any) -> Any:
     return _wide(torch.div, x, y)
 
 
+@replaces(aten.div.Tensor, aten.div.Scalar)
+def div(x: Any, y: Any) -> Any:
+    """Divide numbers of half precision by others."""
+    return _wide(torch.div, x, y)
+
+
 @replaces(aten.clamp.default)
 def clamp(x: Tensor, low: float | None = None, high: float | None = None) -> Any:
     """Clamp integers without an infinite bound; the upper of two crossed bounds counts."""

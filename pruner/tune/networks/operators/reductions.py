@@ -198,7 +198,10 @@ def group_norm(
     groups: int,
     eps: float,
 ) -> Any:
-    """Average over the image, then over the channels of a group: channels may stay last."""
+    """Average over the image, then over the channels of a group.
+
+    The image is not reshaped, so its channels may stay last.
+    """
     image, ones = list(range(2, x.ndim)), [1] * (x.ndim - 2)
 
     def means(values: Tensor) -> Tensor:

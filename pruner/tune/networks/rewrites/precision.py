@@ -21,7 +21,7 @@ def mixed(module: Any) -> Any:
     """Convert convolutions and products of a Relax module to float16.
 
     Their sums are of float32; inputs and outputs of the network stay float32. Raises `PrunerError`:
-    a product of doubles or integers, which TVM would round, too.
+    a product of doubles or integers, whose sums would be of float32, too.
     """
     relax = load_tvm().relax
     products = [
@@ -32,8 +32,8 @@ def mixed(module: Any) -> Any:
     kinds = {str(call.args[0].ty.dtype) for call in products} - {"float32", "float16"}
     if kinds:
         raise PrunerError(
-            f"precision=float16: this network has products of {', '.join(sorted(kinds))}, which "
-            "float16 would round; choose precision=float32"
+            f"precision=float16: this network has products of {', '.join(sorted(kinds))}, whose "
+            "sums would be rounded to float32; choose precision=float32"
         )
     passes = relax.transform
     # out_dtype is the type of the sums: float16 would round each partial sum

@@ -112,10 +112,7 @@ CASES = {
         torch.tensor([-0.1, 0.1, 0.0, INF, 2.5]),
     ),
     "numbers that half precision lacks": (
-        lambda x: (
-            *((1 - x) * -1e9, x / 1e5, x * 1e-8, x + 1e5, x - 1e5, 1e5 - x, 1e-8 * x, x * 2),
-            *(x / 1e-6, torch.add(x, 1e5, alpha=0.5)),
-        ),
+        lambda x: (*((1 - x) * -1e9, x / 1e5, x / 1e-6, x * 1e-8, 1e-8 * x, x * 2),),
         torch.tensor([0.0, 1.0, 0.5, -200.0, 6e4]).half(),
     ),
     "small numbers of log1p and expm1": (

@@ -28,7 +28,7 @@ LAST = lowering.NetworkFormat(layout="NHWC")
 
 
 class Awkward(nn.Module):
-    """Odd dimensions, a stack, bounds of integers, a norm, and transposed convolutions by groups."""
+    """Odd dimensions, a stack, bounds of integers, a norm, transposed convolutions by groups."""
 
     def __init__(self):
         super().__init__()

@@ -87,7 +87,7 @@ def relax(region: Region, variables: Set[LoopVar], *, partly: bool = False) -> R
                 raise UnsupportedProgram("mixed-relax", "a fused index is only partly relaxed")
             # A program may lack the loops that stand, or those that run: it has an interval.
             stands = _uses_some(t.index, used - variables)
-            fixed += af.mul(Affine([t]), af.where(stands, 1, 0)).terms
+            fixed += af.mul(_without(Affine([t]), variables), af.where(stands, 1, 0)).terms
             mixed = stands & _uses_some(t.index, variables) & (t.coef != 0)
             moved, hi = af.where(stands, 0, t.coef), hi + af.where(mixed, UNKNOWN_WIDTH, 0)
         a, b = af.wrap_bounds(t, *af.index_bounds(t.index))
@@ -104,6 +104,18 @@ def _uses_some(index: LoopVar | Affine, variables: Set[LoopVar]) -> Truth:
     for t in index.terms:
         out = out | ((t.coef != 0) & _uses_some(t.index, variables))
     return out
+
+
+def _without(index: Affine, variables: Set[LoopVar]) -> Affine:
+    """Return an index where the variables are 0."""
+    terms = []
+    for t in index.terms:
+        if isinstance(t.index, LoopVar):
+            terms += [] if t.index in variables else [t]
+        else:
+            inner = _without(t.index, variables)
+            terms.append(Term(inner, t.lower, t.upper, t.coef, t.limit))
+    return Affine(terms, index.base)
 
 
 def span(last: Affine, first: Affine) -> IntLike:

@@ -84,9 +84,7 @@ def rotary(te, topi):
     """Halves of each row change places: a row is read at ``j``, ``j - 8`` and ``j + 8``."""
     x = te.placeholder((1, 4, 10, 16), name="x")
     c, s = (te.placeholder((1, 1, 10, 16), name=name) for name in "cs")
-    low, high = (
-        topi.strided_slice(x, [0, 0, 0, first], [1, 4, 10, first + 8]) for first in (0, 8)
-    )
+    low, high = (topi.strided_slice(x, [0, 0, 0, first], [1, 4, 10, first + 8]) for first in (0, 8))
     turned = topi.concatenate([topi.negative(high), low], axis=3)
     return [x, c, s, topi.add(topi.multiply(x, c), topi.multiply(turned, s))]
 
@@ -94,27 +92,30 @@ def rotary(te, topi):
 def differences(te, topi):
     """The first read is not the least."""
     x = te.placeholder((12, 20), name="x")
-    step = lambda i, j: x[i, j] - te.if_then_else(j > 0, x[i, j - 1], 0.0)
+
+    def step(i, j):
+        return x[i, j] - te.if_then_else(j > 0, x[i, j - 1], 0.0)
+
     return [x, te.compute((12, 20), step)]
 
 
 def symmetric(te, topi):
     """The least of ``i`` and ``j`` moves with neither."""
-    x = te.placeholder((24, 24), name="x")
-    return [x, topi.add(x, topi.transpose(x))]
+    x = te.placeholder((4, 24, 24), name="x")
+    return [x, topi.add(x, topi.transpose(x, (0, 2, 1)))]
 
 
-def window_of_three(te, topi):
-    """27 elements in one loop: a tile of 3 need not be a row of the window."""
-    x = te.placeholder((1, 4, 6, 6, 6), name="x")
-    return [x, topi.nn.pool3d(x, (3, 3, 3), (1, 1, 1), (1, 1, 1), (1,) * 6, "max")]
+def wide_window(te, topi):
+    """81 elements in one loop: of some tiles no row of the window is whole."""
+    x = te.placeholder((1, 4, 16, 16), name="x")
+    return [x, topi.nn.pool2d(x, (9, 9), (1, 1), (1, 1), (4, 4, 4, 4), "max")]
 
 
 OPERATORS = {
     f.__name__: f
     for f in (
         heads, rows_of_heads, merged_product, gathered, resized, safe_softmax, grouped,
-        grouped_first, swish, rotary, differences, symmetric, window_of_three,
+        grouped_first, swish, rotary, differences, symmetric, wide_window,
     )
 }  # fmt: skip
 

@@ -106,7 +106,7 @@ def add(x: Any, y: Any, alpha: float = 1) -> Any:
     """Multiply the second operand; sums of truth values are their union."""
     if _are_truths(x, y):
         return torch.logical_or(x, _tensor(y)) if alpha else x.clone()
-    return _wide(torch.add, x, y) if alpha == 1 else x + y * alpha
+    return NotImplemented if alpha == 1 else x + y * alpha
 
 
 @replaces(aten.mul.Tensor, aten.mul.Scalar)
@@ -120,13 +120,7 @@ def mul(x: Any, y: Any) -> Any:
 @replaces(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: Any, y: Any, alpha: float = 1) -> Any:
     """Multiply the second operand."""
-    return _wide(torch.sub, x, y) if alpha == 1 else x - y * alpha
-
-
-@replaces(aten.div.Tensor, aten.div.Scalar)
-def div(x: Any, y: Any) -> Any:
-    """Divide numbers of half precision by others."""
-    return _wide(torch.div, x, y)
+    return NotImplemented if alpha == 1 else x - y * alpha
 
 
 @replaces(aten.div.Tensor, aten.div.Scalar)

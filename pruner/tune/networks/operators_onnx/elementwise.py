@@ -175,7 +175,7 @@ def layer_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
 
 
 def group_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert GroupNormalization of centred numbers: TVM loses the variance next to a large mean."""
+    """Convert GroupNormalization of centred numbers: TVM loses a variance beside a large mean."""
     op, data, groups = load_tvm().relax.op, inputs[0], attrs["num_groups"]
     batch, channels, *image = shape_of(data)
     wide = front.bb.normalize(_as(op, data, "float32"))

@@ -85,6 +85,13 @@ def test_a_section_is_no_value_and_most_options_are_not_null(command, word, mess
         read_words(command, [word, "platform=cpu-avx2"] if command == "tune" else [word])
 
 
+def test_a_rule_comes_before_the_kind_of_the_default():
+    words = ["platform=cpu-avx2", "workload=conv2d", "workload.padding=SAME"]
+    assert read_words("tune", words).config.workload.padding == "SAME"
+    read_words("deploy", ["run=there", "energy=0.5"])
+    read_words("collect", ["program_timeout_s=1.5"])
+
+
 def test_options_that_say_so_may_be_null():
     read_words("train", ["data.cache=null", "num_threads=null", "trainer.accelerator=null"])
     read_words("tune", ["platform=cpu-avx2", "cache=null", "workload.epilogue=null"])

@@ -337,7 +337,7 @@ def _strides(
 
 
 def _have_difference(indices: Iterable[Affine]) -> Mask | np.bool_:
-    out = np.bool_(False)
+    out: Mask | np.bool_ = np.bool_(False)
     for index in indices:
         out = out | np.less(index.base, 0)
         for t in index.terms:

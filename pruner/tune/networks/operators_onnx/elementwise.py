@@ -174,18 +174,6 @@ def layer_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
     return scaled if bias is None else op.add(scaled, bias)
 
 
-def group_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert GroupNormalization of centred numbers: TVM loses a variance beside a large mean."""
-    op, data, groups = load_tvm().relax.op, inputs[0], attrs["num_groups"]
-    batch, channels, *image = shape_of(data)
-    wide = front.bb.normalize(_as(op, data, "float32"))
-    each = op.reshape(op.mean(wide, list(range(2, 2 + len(image)))), [batch, groups, -1])
-    means = op.broadcast_to(op.mean(each, 2, keepdims=True), [batch, groups, channels // groups])
-    spread = op.reshape(means, [batch, channels, *[1] * len(image)])
-    centred = _as(op, front.bb.emit(op.subtract(wide, spread)), dtype_of(data))
-    return front.convert("GroupNormalization", [front.bb.normalize(centred), *inputs[1:]], attrs)
-
-
 def mean_variance_normalization(front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert MeanVarianceNormalization, whose divisor is never zero in ONNX."""
     op, kind = load_tvm().relax.op, dtype_of(inputs[0])
@@ -241,7 +229,6 @@ CONVERTERS: dict[str, Any] = {
     "Clip": clip,
     "Constant": constant_of,
     "Dropout": dropout,
-    "GroupNormalization": group_normalization,
     "IsInf": is_infinite,
     "LRN": local_response_normalization,
     "LayerNormalization": layer_normalization,

@@ -389,7 +389,7 @@ def reverse_compute_at(tree: Tree, block: Block, loop: LoopNode) -> None:
         read = {load.indices for load in block.loads_of(producer.buffer)}
         if len(read) != 1:
             raise UnsupportedProgram("reverse-compute-at-loads", block.name)
-        found = _iter_domains(block, *read, _with_uses(tree, box, uses, loop))
+        found = _iter_domains(block, read.pop(), _with_uses(tree, box, uses, loop))
         # Two producers that bound the same iterator have no batched form here.
         if domains and found:
             raise UnsupportedProgram("reverse-compute-at-producers", block.name)

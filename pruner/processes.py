@@ -156,6 +156,7 @@ _SERVER_GONE = 255  # the exit code of a worker whose server process was killed
 _START_S = 180.0  # a worker that is not there by then does not come
 _STARTS = 2  # somebody may end a worker, or the server, while it starts
 _STARTING = threading.Lock()
+_PRELOADED = dict[str, None]()  # modules of the server
 
 
 class NoReference(Exception):
@@ -443,9 +444,10 @@ class WorkerPool:
 
 
 def preload(*modules: str) -> None:
-    """Import modules once in the workers' server, before its start."""
+    """Import modules, with those of earlier calls, in the workers' server, before its start."""
     keep_sockets_together()
-    multiprocessing.get_context("forkserver").set_forkserver_preload(list(modules))
+    _PRELOADED.update(dict.fromkeys(modules))
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(_PRELOADED))
 
 
 @cache

@@ -137,8 +137,8 @@ _SHARED: Sequence[tuple[Rule, str]] = (
     (NAMES, "models.own split.held_out"),
     (SEED, "seed split.seed"),
     (POSITIVE_OR_NULL,
-     "batches.window stop_after patience budget.trials budget.patience budget.max_steps "
-     "adaptation.fit.max_steps measure.builders measure.devices trials candidates"),
+     "batches.per_task batches.window stop_after patience budget.trials budget.patience "
+     "budget.max_steps adaptation.fit.max_steps measure.builders measure.devices trials candidates"),
     (SIZE, "sizes.batch sizes.image sizes.length sizes.layers"),
     (POSITIVE,
      "min_programs schedule.soup_epochs budget.batch budget.tasks budget.least budget.held_out "
@@ -164,7 +164,7 @@ _SHARED: Sequence[tuple[Rule, str]] = (
      "platform.tensor_int8_ops_per_s platform.official_peak_flops_per_s "
      "platform.official_dram_bytes_per_s measure.cv_limit measure.stop_above"),
     (THREADS, "num_threads num_workers"),
-    (MADE, "adaptation.fit online_fit policy.draft schedule.factory"),
+    (MADE, "adaptation.fit loss.beside online_fit policy.draft schedule.factory"),
     (WORDS,
      "logger.group authors entry file learned_from machine network notes origin report results set "
      "source platform.name workload.function"),

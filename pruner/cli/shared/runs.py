@@ -18,6 +18,9 @@ from pruner.files import METRICS_FILE, check_links, hold, load_metrics, write_te
 from pruner.signing import is_own, signature
 
 CONFIG_FILE = "config.yaml"
+_VERIFY = {
+    "_target_": "pruner.search.explorer.ExplorerSettings", "population": 1536, "keep": 64,
+}  # fmt: skip
 MAX_CHARS = 1 << 18  # of a configuration: runs write some kilobytes
 _SHA256, _SIGNED = "# sha256 of the options below: ", ", signed "
 # Errors of a file that is no configuration.
@@ -130,6 +133,8 @@ def rename_options(config: DictConfig) -> None:
         if str(policy.get("_target_")).endswith(".AdaTuneSettings"):
             policy.pop("epsilon", None)  # the spread of its forest overwrote it
         if policy.pop("verify_only_draft", False):
+            if "verify" not in policy:  # older files leave it to its default
+                policy.verify = _VERIFY
             OmegaConf.update(policy, "verify.generations", 0, force_add=True)
     for old, new in RENAMED.items():
         path, _, key = old.rpartition(".")

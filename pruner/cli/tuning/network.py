@@ -87,7 +87,6 @@ def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
 
 def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     """Draft and build a network without measuring; return the last line."""
-    # the drafts' processes first: they choose the modules that all processes start with
     with DraftWorkers() as workers, network_worker() as worker:
         platform = chosen_platform(config, measures=False)
         if config.deploy:

@@ -265,8 +265,9 @@ class _Race:
                         start_s, before_j = meter.read()
                         process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
                         end_s, after_j = meter.read()
-                        process.ask(rest.__name__, REST_S, settings.prepare_s)
                         row.watts.append((after_j - before_j) / (end_s - start_s))
+                        if len(self.running) > 1:
+                            process.ask(rest.__name__, REST_S, settings.prepare_s)
                 except OSError as error:
                     self.log(f"no energy: {error}")
                     return

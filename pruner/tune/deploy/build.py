@@ -74,7 +74,7 @@ class Built:
 
 def network_worker() -> Worker:
     """Start a worker that imports, lowers and builds a network, with TVM and torch."""
-    preload(LOADED)
+    preload(LOADED, "pruner.tune.networks.draft_task")  # as the processes that draft
     worker = Worker(__name__, starts_processes=True)
     worker.start()
     return worker
@@ -364,6 +364,7 @@ class FunctionBuilds:
         for name, function in every:
             if name in taken:
                 rest[name] = relax.ExternFunc(str(function.attrs["global_symbol"]))
+        gc.collect()  # garbage, too, would be frozen
         gc.freeze()  # a collection in a forked process would copy what it visits
         most = min(cores, len(taken), host_memory.free_bytes() / _EACH_BYTES)
         for _ in range(int(most) - 1):
@@ -375,6 +376,7 @@ class FunctionBuilds:
                 logger.warning("fewer processes compile: %s", error)
                 break
             self._workers.append(worker)
+        gc.unfreeze()
         return rest
 
     def compile(self) -> None:

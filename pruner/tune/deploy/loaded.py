@@ -161,8 +161,11 @@ class Network:
             if self.interface.device != "cpu":
                 self._device.sync()
         outputs = list(result) if isinstance(result, Sequence) else [result]
-        # TVM returns tensors of torch where it got one
-        if not any(is_torch):
+        if torch is not None and any(is_torch):
+            # TVM that was imported before an older torch returns its own tensors
+            kind, new = torch.Tensor, torch.from_dlpack
+            outputs = [one if isinstance(one, kind) else new(one) for one in outputs]
+        else:
             is_here = self.interface.device == "cpu"
             outputs = [np.from_dlpack(one) if is_here else one.numpy() for one in outputs]
         for number in self.interface.copied:

@@ -94,6 +94,8 @@ def test_a_rule_comes_before_the_kind_of_the_default():
 
 def test_options_that_say_so_may_be_null():
     read_words("train", ["data.cache=null", "num_threads=null", "trainer.accelerator=null"])
+    read_words("train", ["batches=by_task", "batches.per_task=null"])
+    read_words("train", ["loss=top_tenth", "loss.beside=null"])
     read_words("tune", ["platform=cpu-avx2", "cache=null", "workload.epilogue=null"])
     read_words("predict", ["drafts=null"])
     read_words("leaderboard", ["data.root=null"])

@@ -93,7 +93,7 @@ def test_a_configuration_that_was_changed_or_cut_is_refused(tmp_path, monkeypatc
         ({"_target_": "pruner.search.adatune.AdaTuneSettings", "epsilon": 0.05}, {}),
         (
             {"verify_only_draft": True, "epsilon": 0.1},
-            {"epsilon": 0.1, "verify": {"generations": 0}},
+            {"epsilon": 0.1, "verify": {**runs._VERIFY, "generations": 0}},
         ),
         (
             {"verify_only_draft": False, "verify": {"generations": 1}},

@@ -444,7 +444,7 @@ class WorkerPool:
 
 
 def preload(*modules: str) -> None:
-    """Import modules, with those of earlier calls, in the workers' server, before its start."""
+    """Import modules in the workers' server, before its start; several calls add up."""
     keep_sockets_together()
     _PRELOADED.update(dict.fromkeys(modules))
     multiprocessing.get_context("forkserver").set_forkserver_preload(list(_PRELOADED))

@@ -138,7 +138,8 @@ _SHARED: Sequence[tuple[Rule, str]] = (
     (SEED, "seed split.seed"),
     (POSITIVE_OR_NULL,
      "batches.per_task batches.window stop_after patience budget.trials budget.patience "
-     "budget.max_steps adaptation.fit.max_steps measure.builders measure.devices trials candidates"),
+     "budget.max_steps adaptation.fit.max_steps measure.builders measure.devices trials "
+     "candidates"),
     (SIZE, "sizes.batch sizes.image sizes.length sizes.layers"),
     (POSITIVE,
      "min_programs schedule.soup_epochs budget.batch budget.tasks budget.least budget.held_out "

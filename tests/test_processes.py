@@ -501,6 +501,17 @@ def test_a_worker_at_work_ends_with_its_killed_parent(method):
     assert ends(int(done.stdout))
 
 
+def test_modules_of_the_server_add_up():
+    """The order of those who name them does not matter: the server starts with all."""
+    code = (
+        "from multiprocessing.forkserver import _forkserver\n"
+        "from pruner.processes import preload\n"
+        "preload('one', 'two')\npreload('one')\npreload('three')\n"
+        "print(*_forkserver._preload_modules)\n"
+    )
+    assert python("-c", code).stdout.split() == ["one", "two", "three"]
+
+
 INTERRUPTED = """
 import multiprocessing.forkserver, os, signal, threading, time
 from pathlib import Path

@@ -96,10 +96,12 @@ def run(options: Options) -> dict[str, Any]:
     rows = [{"image": "", **row, "reason": row.get("reason") or ""} for row in rows]
     place = Path(options.out) / "results.csv"
     now = {(row["source"], row["network"]) for row in rows}
-    known = merged_table(place, rows, ("source", "network", "image"))
-    # an earlier failure has no image
-    failed = [row for row in known if (row["source"], row["network"]) in now and not row["image"]]
-    write_table(place, [row for row in known if row in rows or row not in failed])
+    write_table(place, [
+        row
+        for row in merged_table(place, rows, ("source", "network", "image"))
+        # an earlier failure, which has no image, is over
+        if row in rows or row["image"] or (row["source"], row["network"]) not in now
+    ])  # fmt: skip
     table = pd.DataFrame(rows)
     counts = table.groupby(["source", "outcome"], sort=False).size().unstack(fill_value=0)
     say(markdown_table(["source", *counts], [[name, *row] for name, row in counts.iterrows()]))

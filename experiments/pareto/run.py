@@ -159,10 +159,8 @@ def result_rows(part: str, cells: Cells) -> list[dict[str, Any]]:
     share = {(key, trials): value for key, trials, value in volumes(cells)}
     rows = []
     for ((method, seed), trials), value in share.items():
-        points, random = (
-            points_of(cells[method, seed], trials),
-            share.get((("random", seed), trials)),
-        )
+        points = points_of(cells[method, seed], trials)
+        random = share.get((("random", seed), trials))
         rows.append({
             "part": part,
             "method": method,

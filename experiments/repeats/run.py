@@ -33,7 +33,7 @@ from jaxtyping import Bool, Float, Int
 
 from experiments.common.comparison import Comparison, Step
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.script import run_script
+from pruner.cli.shared.script import keep_tables, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
@@ -501,11 +501,7 @@ def run(options: Options) -> dict[str, Any]:
         if options.factor not in FACTORS:
             known = ", ".join(f"{factor:g}" for factor in FACTORS)
             raise PrunerError(f"factor={options.factor:g}: not in the tables; known: {known}")
-        given, kept = (options.factor, options.trials), (Options.factor, Options.trials)
-        if out.resolve() == HERE and given != kept:
-            raise PrunerError(
-                "live.csv here has factor={:g} and trials={}: add out=DIR".format(*kept)
-            )
+        keep_tables(options, HERE, "factor", "trials")
         runs = LiveRuns(options)
         runs.run_all()
         rows = list(runs.rows())

@@ -99,6 +99,27 @@ def test_the_table_keeps_every_outcome_and_tries_nothing_twice(problems, tmp_pat
     assert tried[3:] == ["level2/1_broken"]
 
 
+def test_rows_of_other_networks_and_images_stay_but_no_failure_that_is_over(tmp_path, monkeypatch):
+    """A failure has no image, so a later row of the network has another key."""
+    answers = iter(
+        [
+            Reply(error="crash", message="SIGSEGV"),
+            *(Reply(value={"outcome": "right", "image": n}) for n in (64, 96)),
+        ]
+    )
+    monkeypatch.setattr("pruner.processes.Worker.call", lambda *_, **__: next(answers))
+    monkeypatch.setattr(breadth, "names", lambda source, _: ["one"])
+    other = "source,network,outcome,image,reason\nkernelbench,level1/1,right,,\n"
+    (tmp_path / "results.csv").write_text(other)
+    options = breadth.Options(sources=["timm"], image=64, work=str(tmp_path), out=str(tmp_path))
+    breadth.run(options)
+    breadth.run(replace(options, again=True))
+    breadth.run(replace(options, image=96))
+    with (tmp_path / "results.csv").open() as file:
+        rows = [(row["network"], row["outcome"], row["image"]) for row in csv.DictReader(file)]
+    assert rows == [("level1/1", "right", ""), ("one", "right", "64"), ("one", "right", "96")]
+
+
 class Pixels(nn.Module):
     """A network of images, perhaps of one size alone."""
 

@@ -249,8 +249,7 @@ class _Race:
                     is_due = turn < min(3, settings.rounds)
                     if is_due or sum(row.latencies_s) < settings.most_s:
                         latencies_s = process.ask(run_for.__name__, turn_s, settings.prepare_s)
-                        if len(self.running) > 1:  # the next turn is another's
-                            process.ask(rest.__name__, REST_S, settings.prepare_s)
+                        self._rest(process)
                         row.latencies_s += latencies_s if turn >= 0 else []
 
     def count_energy(self, meter: EnergyMeter) -> None:
@@ -266,11 +265,14 @@ class _Race:
                         process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
                         end_s, after_j = meter.read()
                         row.watts.append((after_j - before_j) / (end_s - start_s))
-                        if len(self.running) > 1:
-                            process.ask(rest.__name__, REST_S, settings.prepare_s)
+                        self._rest(process)
                 except OSError as error:
                     self.log(f"no energy: {error}")
                     return
+
+    def _rest(self, process: _BaselineWorker) -> None:
+        if len(self.running) > 1:  # the next turn is another's
+            process.ask(rest.__name__, REST_S, self.settings.prepare_s)
 
     @contextmanager
     def _dropped_if_it_fails(self, name: str) -> Iterator[BaselineTiming]:

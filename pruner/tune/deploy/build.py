@@ -30,10 +30,10 @@ from pruner.tune.deploy.apply_records import Applied, apply_records, check_tasks
 from pruner.tune.deploy.built_files import BUILT_FILE, LIBRARY, TEMPORARY, WORK
 from pruner.tune.deploy.interface import Interface, with_interface
 from pruner.tune.kinds import CUDA, is_cuda
-from pruner.tune.measure.jobs import LOADED
 from pruner.tune.measure.numerics import Kind, other_inputs
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks import host_memory
+from pruner.tune.networks.draft_network import DRAFTING
 from pruner.tune.networks.extraction import TASKS, software
 from pruner.tune.networks.extraction import write_tasks as write_tasks  # of `network_worker`
 from pruner.tune.networks.onnx_import import multiplies_integers
@@ -74,7 +74,7 @@ class Built:
 
 def network_worker() -> Worker:
     """Start a worker that imports, lowers and builds a network, with TVM and torch."""
-    preload(LOADED, "pruner.tune.networks.draft_task")  # as the processes that draft
+    preload(*DRAFTING)  # commands that build may draft, too, from the same server
     worker = Worker(__name__, starts_processes=True)
     worker.start()
     return worker
@@ -361,9 +361,8 @@ class FunctionBuilds:
         *taken, _ = sorted(alone, key=lambda name: -_size(alone[name]))  # TVM's rest needs one
         self._taken = [alone[name] for name in taken]
         rest = module.clone()
-        for name, function in every:
-            if name in taken:
-                rest[name] = relax.ExternFunc(str(function.attrs["global_symbol"]))
+        for name in taken:
+            rest[name] = relax.ExternFunc(str(module[name].attrs["global_symbol"]))
         gc.collect()  # garbage, too, would be frozen
         gc.freeze()  # a collection in a forked process would copy what it visits
         most = min(cores, len(taken), host_memory.free_bytes() / _EACH_BYTES)
@@ -405,8 +404,7 @@ class FunctionBuilds:
         Raises `PrunerError`: TVM cannot compile the functions, in one line.
         """
         try:
-            if self._taken:
-                self.compile()
+            self.compile()
             for worker in self._workers:
                 reply = worker.receive()
                 if reply.error is not None:  # the process was ended, for example

@@ -36,6 +36,7 @@ from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import Workload, arguments, flops
 
 FOLDER, SUMMARY = DRAFT_FOLDER, DRAFTS
+DRAFTING = (LOADED, draft_task.__name__)  # modules that the workers' server imports
 _LIMIT_S, _MEMORY_BYTES = 600.0, 8 * GIB  # of one task
 _FLOPS_PER_BYTE = 10.0  # of a machine: below this intensity, bytes determine the time
 
@@ -77,7 +78,7 @@ class DraftWorkers(WorkerPool):
     """
 
     def __init__(self, size: int | None = None) -> None:
-        preload(LOADED, draft_task.__name__)
+        preload(*DRAFTING)
         environment = {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
         size = size or len(os.sched_getaffinity(0))
         super().__init__(

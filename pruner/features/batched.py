@@ -20,7 +20,6 @@ from pruner.features.symbols.statement import (
     NestAccess,
     NestStatement,
     StatementLoop,
-    count_choices,
     count_operations,
 )
 from pruner.program.dag.expr import loads
@@ -185,7 +184,7 @@ def _statement_structure(statement: NestStatement) -> Hashable:
         return (
             tuple((loop.mark, loop.is_reduce, loop.is_own) for loop in statement.loops),
             count_operations(statement.value),
-            count_choices(statement.value),
+            tuple(tuple(sorted(places[var] for var in guard)) for guard in statement.guards),
             statement.is_reduction,
             tuple(
                 (
@@ -220,6 +219,7 @@ def _joined_statement(members: Sequence[NestStatement]) -> NestStatement:
         ],
         write=joined.access([member.write for member in members]),
         reads=[joined.access(a) for a in zip(*(m.reads for m in members), strict=True)],
+        guards=[frozenset(joined.variable(0, var) for var in guard) for guard in first.guards],
         unroll=np.concatenate([member.unroll for member in members]),
     )
 

@@ -28,7 +28,6 @@ from pruner.features.symbols.statement import (
     NestStatement,
     ProgramMask,
     StatementLoop,
-    count_choices,
     count_operations,
     extent_of,
     nest_statements,
@@ -42,6 +41,7 @@ from pruner.features.symbols.symbol_table import (
     fill,
 )
 from pruner.program.device import CpuDevice
+from pruner.program.index.affine import LoopVar
 from pruner.program.nests import LoopNests
 
 Depths = Int[np.ndarray, " program"]  # places in the list of own loops
@@ -89,9 +89,9 @@ class _CpuRow:
         self._marked = extent_of((x for x in self._own if x.mark == "vectorize"), self._num)
         self._body = self._unrolled_depth()
         self._chosen = self._vector_loop()
+        self._tile_depth = self._outermost_tile_loop()
         self._vector = np.where(self._marked > 1, self._marked, self._run())
         self._lanes = self._used_lanes()
-        self._tile_depth = self._outermost_tile_loop()
 
     def columns(self) -> SymbolRow:
         operations = self._operations
@@ -108,7 +108,7 @@ class _CpuRow:
             "regions": self._regions(),
             "lanes": self._lanes,
             "automatic": np.where(self._marked > 1, 0.0, 1.0),
-            "choices": self._iterations * count_choices(self._s.value),
+            "choices": self._choices(),
             "tile": self._tile_of(None) / self._lanes,
             "accumulators": self._tile_of(self._s.write) / self._lanes,
             "steps": self._reductions(self._tile_depth, around=True),
@@ -159,12 +159,22 @@ class _CpuRow:
         return chosen
 
     def _run(self) -> PerProgram:
-        """Return the neighbouring elements that the body writes [N]."""
-        write, runs = self._s.write, []
+        """Return the neighbouring elements of the tile, written and read side by side [N]."""
+        out = self._run_of(self._s.write)
+        for access in self._s.reads:
+            stride = np.zeros(self._num)
+            for loop, here in self._chosen.items():
+                stride = stride + np.where(here, access.stride(loop.var), 0)
+            # an operand without the vector's loop is broadcast, strided elements are put together
+            out = np.where(stride == 1, np.minimum(out, self._run_of(access)), out)
+        return out
+
+    def _run_of(self, access: NestAccess) -> PerProgram:
+        runs = []
         for depth in range(len(self._own)):
-            moving = frozenset(x.var for x in self._own[depth:]) - write.around
-            runs.append(runs_of(write.widths(moving), write.sizes, (self._num,))[0])
-        return pick(np.stack([*runs, np.ones(self._num)]), self._body)
+            moving = frozenset(x.var for x in self._own[depth:]) - access.around
+            runs.append(runs_of(access.widths(moving), access.sizes, (self._num,))[0])
+        return pick(np.stack([*runs, np.ones(self._num)]), self._tile_depth)
 
     def _used_lanes(self) -> PerProgram:
         """Return elements per vector operation: the last vector is widened, or done in halves."""
@@ -176,9 +186,11 @@ class _CpuRow:
     def _outermost_tile_loop(self) -> Depths:
         """Return the first own loop of the tile; without a reduction, of the body."""
         depth = self._body
-        last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)
         if self._s.is_reduction:
-            depth = np.minimum(depth, last + 1)
+            depth = np.zeros_like(depth)
+            for place, loop in enumerate(self._own):
+                if loop.is_reduce:
+                    depth = np.where(loop.extent > 1, place + 1, depth)
         for place, loop in enumerate(self._own):
             if loop in self._chosen:
                 depth = np.where(self._chosen[loop], np.minimum(depth, place), depth)
@@ -221,16 +233,35 @@ class _CpuRow:
         """Return loads of vectors and of elements; the tile keeps operands in registers."""
         vectors, scalars = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
-            loads = self._iterations
-            for place, loop in enumerate(self._own):
-                if not loop.is_reduce:
-                    # A tile loop that does not move it reuses registers, a vector loop broadcasts.
-                    kept = (place >= self._tile_depth) & ~access.uses(loop.var)
-                    kept &= ~self._chosen[loop]
-                    loads = loads / np.where(kept, loop.extent, 1)
-            more = self._split(access, loads)
+            more = self._loads_of(access)
             vectors, scalars = vectors + more[0], scalars + more[1]
         return vectors, scalars
+
+    def _loads_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
+        """Return an operand's loads: a loop that does not move it may keep it in registers."""
+        loads, inside = self._iterations, frozenset[LoopVar]()
+        for place in range(len(self._own) - 1, -1, -1):
+            loop = self._own[place]
+            if not loop.is_reduce:
+                kept = place >= self._tile_depth
+                # a vector loop broadcasts, see _split
+                kept = kept & ~access.uses(loop.var) & ~self._chosen[loop]
+                loads = loads / np.where(kept, loop.extent, 1)
+            inside |= {loop.var}
+        return self._split(access, loads)
+
+    def _choices(self) -> PerProgram:
+        """Return decisions of padding; loops of the tile that a condition lacks share them."""
+        out = np.zeros(self._num)
+        for guard in self._s.guards:
+            count = self._iterations
+            for place, loop in enumerate(self._own):
+                if loop.var not in guard:
+                    count = count / np.where(place >= self._tile_depth, loop.extent, 1)
+                elif loop in self._chosen:
+                    count = count / np.where(self._chosen[loop], self._lanes, 1)
+            out = out + count
+        return out
 
     def _split(self, access: NestAccess, count: PerProgram) -> tuple[PerProgram, PerProgram]:
         """Split ``count`` accesses into vector and scalar instructions, by the lanes' stride."""

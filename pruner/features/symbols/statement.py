@@ -14,7 +14,7 @@ from pruner.arrays import IntLike, Ints, dtype_bytes
 from pruner.features.statement.accesses import load_indices
 from pruner.features.statement.array_helpers import column
 from pruner.features.symbols.symbol_table import PerProgram
-from pruner.program.dag.expr import Binary, Call, Expr, Load, Select, children, loads, walk
+from pruner.program.dag.expr import Axis, Binary, Call, Expr, Load, Select, children, loads, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.nests import (
@@ -62,12 +62,14 @@ def count_operations(value: Expr) -> Operations:
     return Operations(flops, special, half)
 
 
-def count_choices(value: Expr) -> int:
-    """Count selects and conditional values."""
-    return sum(
-        isinstance(node, Select) or (isinstance(node, Call) and node.name == "if_then_else")
-        for node in walk(value)
-    )
+def _chooses(node: Expr) -> bool:
+    return isinstance(node, Select) or (isinstance(node, Call) and node.name == "if_then_else")
+
+
+def _variables(choice: Expr, store: BufferStore) -> Moving:
+    """Return the variables of the condition of a select or conditional value."""
+    axes = [node for node in walk(children(choice)[0]) if isinstance(node, Axis)]
+    return frozenset().union(*(af.variables_of(store.slots[axis.slot]) for axis in axes))
 
 
 def _is_float(dtype: str) -> bool:
@@ -324,13 +326,15 @@ def _distinct(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:
 class NestStatement:
     """A statement of N programs, ``unroll`` by its pragma [N].
 
-    ``reads``: each distinct load once, without the element that the statement writes.
+    ``reads``: each distinct load once, without the element that the statement writes; ``guards``:
+    the variables of each condition.
     """
 
     value: Expr
     loops: list[StatementLoop]
     write: NestAccess
     reads: list[NestAccess]
+    guards: list[Moving]
     unroll: PerProgram
     is_reduction: bool
 
@@ -387,6 +391,7 @@ def _statement(
         loops=loops,
         write=write,
         reads=reads,
+        guards=[_variables(node, store) for node in walk(store.value) if _chooses(node)],
         unroll=column(store.unroll, num),
         is_reduction=store.kind == "update",
     )

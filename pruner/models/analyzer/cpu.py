@@ -71,14 +71,11 @@ def cpu_latency_s(
     """Predicted seconds of N programs."""
     on = switches or CpuSwitches()
     cycles = _core_cycles(symbols, device, rates, on)
-    levels = ("l1_traffic", "l2_traffic") if on.cache_m else ("unique", "unique")
-    transfer = symbols[levels[0]] / rates.l1_bytes + symbols[levels[1]] / rates.l2_bytes
     share = symbols["balance"] * device.num_cores
     # Without the term a parallel program counts as perfectly balanced, a serial one as one core.
     if not on.balance_c:
         share = np.where(symbols["parallel"] > 1, float(device.num_cores), 1.0)
-    seconds = (cycles + transfer) / device.clock_hz / share
-    # Without cache terms every byte moves once, the least possible traffic.
+    seconds = cycles / device.clock_hz / share
     bytes_ = symbols["l3_traffic"] if on.cache_m else symbols["unique"]
     seconds = seconds + bytes_ / (device.dram_bytes_per_s * rates.dram)
     if on.balance_c:
@@ -92,10 +89,13 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
     units = [s["comp_count"] / peak * np.where(s["automatic"] > 0, c.automatic, 1.0)]
     out_of_registers = _out_of_registers(s, device, c) if on.register_m else np.zeros_like(lanes)
+    reduces = np.array(s.reductions)[:, None]
     stores = s["vector_stores"] + s["scalar_stores"]
     again = stores / s["held"] * out_of_registers
     if on.issue_c:
-        loads, kept = s["vector_loads"] + s["scalar_loads"] + again, stores / s["steps"] + again
+        kept = stores / s["steps"] + again
+        # a reduction also loads the results that it stores
+        loads = s["vector_loads"] + s["scalar_loads"] + np.where(reduces, kept, again)
         operations = s["iterations"] / s["lanes"]
         # The compiler unrolls small tiles by itself, whatever the schedule's pragma is.
         body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
@@ -106,13 +106,16 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
         waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency
         # Out-of-order execution starts the next tile while this one's short chain still waits.
         waiting = waiting * s["steps"] / (s["steps"] + c.window)
-        units.append(np.where(np.array(s.reductions)[:, None], waiting, 0.0))
-    # Units of a core work at the same time: the norm is a soft maximum, 4 lies between sum and
-    # maximum.
+        units.append(np.where(reduces, waiting, 0.0))
+    # Without cache terms every byte moves once, the least possible traffic.
+    levels = ("l1_traffic", "l2_traffic") if on.cache_m else ("unique", "unique")
+    units += [s[levels[0]] / c.l1_bytes, s[levels[1]] / c.l2_bytes]
+    # Units of a core work at the same time, also prefetchers: the norm is a soft maximum, 4 lies
+    # between sum and maximum.
     busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
     out = busy + s["special"] * c.special
     if on.choice_c:
-        out = out + s["choices"] / s["lanes"] * c.choice
+        out = out + s["choices"] * c.choice
     return out
 
 
@@ -121,10 +124,10 @@ def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> PerStatemen
     limit = np.maximum(s["unroll"], c.unroll_limit)
     # A soft step at the limit: 0 well below it, 1 well above, so that calibration has a gradient.
     rolled = 1 / (1 + (limit / s["tile"]) ** 4)
-    # The outer product of a step keeps its shorter side in registers, and an element of the other.
+    # The outer product of a step keeps its shorter side in registers, and two of the other.
     per_step = s["tile"] * s["lanes"] / np.maximum(s["iterations"], 1)
     shorter = np.minimum(s["vector_loads"], s["scalar_loads"]) * per_step
-    needed = s["accumulators"] + shorter + 1
+    needed = s["accumulators"] + shorter + 2
     # The compiler interleaves the tile's operations: beyond the registers nearly all are spilled.
     spilled = c.spill / (1 + (device.vector_registers / needed) ** 8)
     return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, spilled), 0.0)

@@ -111,10 +111,10 @@ class _CpuRow:
             "choices": self._choices(),
             "tile": self._tile_of(None) / self._lanes,
             "accumulators": self._tile_of(self._s.write) / self._lanes,
-            "steps": self._reductions(self._tile_depth, around=True),
-            "held": self._reductions(self._tile_depth, around=False),
+            "steps": self._steps(),
+            "written": self._written_out(reductions_only=True),
             "unroll": self._s.unroll,
-            "body": self._statements_unrolled(),
+            "body": self._written_out(reductions_only=False),
             "vector_loads": vector_loads,
             "scalar_loads": scalar_loads,
             "vector_stores": vector_stores,
@@ -207,27 +207,29 @@ class _CpuRow:
                 out = out * np.where(here, loop.extent, 1)
         return out
 
-    def _reductions(self, depth: Depths, *, around: bool) -> PerProgram:
-        """Return iterations of reduction loops inside a depth, or directly ``around`` it, too."""
-        out, open_ = np.ones(self._num), np.full(self._num, around)
+    def _steps(self) -> PerProgram:
+        """Return iterations of reduction loops in the tile, or directly around it."""
+        out, open_ = np.ones(self._num), np.ones(self._num, bool)
         for place in range(len(self._own) - 1, -1, -1):
-            loop, inside = self._own[place], place >= depth
+            loop, inside = self._own[place], place >= self._tile_depth
             if loop.is_reduce:
                 out = out * np.where(inside | open_, loop.extent, 1)
             else:
                 open_ &= inside | (loop.extent == 1)
         return out
 
-    def _statements_unrolled(self) -> PerProgram:
-        """Return statements that the pragma unrolls; a marked vector is one statement."""
-        body, open_ = np.ones(self._num), np.ones(self._num, bool)
+    def _written_out(self, *, reductions_only: bool) -> PerProgram:
+        """Return statements that the pragma writes out; a marked vector is one statement."""
+        body, open_, steps = np.ones(self._num), np.ones(self._num, bool), np.ones(self._num)
         for loop in reversed(self._loops):
             if loop.mark != "vectorize":
                 larger = body * loop.extent
                 open_ &= larger <= self._s.unroll
                 open_ &= (loop.mark != "parallel") | (loop.extent == 1)
                 body = np.where(open_, larger, body)
-        return body
+                if loop.is_reduce:
+                    steps = np.where(open_, steps * loop.extent, steps)
+        return steps if reductions_only else body
 
     def _loads(self) -> tuple[PerProgram, PerProgram]:
         """Return loads of vectors and of elements; the tile keeps operands in registers."""

@@ -107,7 +107,7 @@ CPU_COLUMNS: Columns = _columns(
     ("tile", "vector operations", "in the register tile"),
     ("accumulators", "vector registers", "that hold the tile's results"),
     ("steps", "iterations", "of reduction loops in the tile and directly around it"),
-    ("held", "iterations", "of reduction loops in the tile alone"),
+    ("written", "iterations", "of reduction loops that the pragma writes out"),
     ("unroll", "iterations", "auto_unroll_max_step in force"),
     ("body", "statements", "between two loop overheads when the pragma is followed"),
     ("vector_loads", "instructions", "of whole vectors, operands kept over the register tile"),

@@ -46,6 +46,7 @@ class CpuRates:
     choice: float = 1.0
     special: float = 15.0  # one function call
     automatic: float = 1.2  # slow-down of arithmetic where only the compiler vectorises
+    written: float = 1.2  # slow-down where the pragma writes out lanes and reduction steps
     l1_bytes: float = 32.0  # per cycle between L1 and L2
     l2_bytes: float = 12.0  # per cycle between L2 and L3
     dram: float = 0.7  # share of the memory bandwidth that is reached
@@ -91,7 +92,7 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     out_of_registers = _out_of_registers(s, device, c) if on.register_m else np.zeros_like(lanes)
     reduces = np.array(s.reductions)[:, None]
     stores = s["vector_stores"] + s["scalar_stores"]
-    again = stores / s["held"] * out_of_registers
+    again = stores * out_of_registers
     if on.issue_c:
         kept = stores / s["steps"] + again
         # a reduction also loads the results that it stores
@@ -102,7 +103,7 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
         units += [loads * c.load, kept * c.store]
         units.append((operations * (1 + c.loop_instructions / body) + loads + kept) / c.issue)
     if on.chain_c:
-        latency = c.chain + out_of_registers / s["held"] * c.forward
+        latency = c.chain + out_of_registers * c.forward
         waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency
         # Out-of-order execution starts the next tile while this one's short chain still waits.
         waiting = waiting * s["steps"] / (s["steps"] + c.window)
@@ -113,7 +114,9 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     # Units of a core work at the same time, also prefetchers: the norm is a soft maximum, 4 lies
     # between sum and maximum.
     busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
-    out = busy + s["special"] * c.special
+    # Lanes that are written out with several steps become vectors in part.
+    written = (s["written"] > 1) & (s["automatic"] > 0) & reduces
+    out = busy * np.where(written, c.written, 1.0) + s["special"] * c.special
     if on.choice_c:
         out = out + s["choices"] * c.choice
     return out

@@ -1,9 +1,7 @@
 """Expressions and compute DAGs: a program before any schedule.
 
 * `dag`: compute DAGs
-* `expr`: the expressions of their stages
-* `constructors`: small constructors of expressions
-* `fold`: constant folding of bodies
+* `expr`: the expressions of their stages, their constructors, and constant folding
 * `integer_value`: the value of an integer expression
 * `operators`: the standard operators
 * `tenset`: TVM's saved tensors as DAGs, whose stages Ansor numbers

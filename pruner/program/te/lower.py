@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from pruner.arrays import IntLike
 from pruner.errors import ReplayFailed, UnsupportedProgram
-from pruner.program.dag.expr import Binary, Const, Expr, Load
-from pruner.program.dag.fold import fold
+from pruner.program.dag.expr import Binary, Const, Expr, Load, fold
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Truth
 from pruner.program.index.divide import floordiv, floormod

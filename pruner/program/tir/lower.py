@@ -14,8 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pruner.arrays import IntLike
-from pruner.program.dag.expr import Axis, Const, Expr, Load, children, loads, rebuild
-from pruner.program.dag.fold import fold
+from pruner.program.dag.expr import Axis, Const, Expr, Load, children, fold, loads, rebuild
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.regions import evaluate_index

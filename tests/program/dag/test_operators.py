@@ -190,7 +190,7 @@ def test_options_become_the_key_of_the_same_work() -> None:
 TOY = """
 '''Sums over windows along the last of two axes.'''
 from pruner.data.workload import ARGUMENTS, pad_amounts
-from pruner.program.dag.constructors import axes, load
+from pruner.program.dag.expr import axes, load
 from pruner.program.dag.operators.builder import DagBuilder
 from pruner.program.dag.operators.builder import Operator
 from pruner.program.dag.operators.windows import window

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
-from pruner.program.dag.constructors import axes, load, mul
+from pruner.program.dag.expr import axes, load, mul
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 from pruner.program.dag.operators.windows import (
     output_sizes,

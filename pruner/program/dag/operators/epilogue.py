@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.constructors import add, axes, load
+from pruner.program.dag.expr import add, axes, load
 from pruner.program.dag.operators.builder import DagBuilder, Dims, Tensors
 from pruner.program.dag.operators.relu import append_relu
 

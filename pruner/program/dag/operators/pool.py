@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
-from pruner.program.dag.constructors import FLOAT32_MIN, axes, div, float_, load
+from pruner.program.dag.expr import FLOAT32_MIN, axes, div, float_, load
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 from pruner.program.dag.operators.windows import output_sizes, pad_nchw, torch_pad, window
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pruner.program.dag.constructors import axes, load
-from pruner.program.dag.expr import Expr
+from pruner.program.dag.expr import Expr, axes, load
 from pruner.program.dag.operators.builder import DagBuilder, Dims, Operator, Tensors, positive
 
 

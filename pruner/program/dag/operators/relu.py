@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pruner.program.dag.constructors import axes, float_, load, maximum
+from pruner.program.dag.expr import axes, float_, load, maximum
 from pruner.program.dag.operators.builder import DagBuilder, Dims, Operator, Tensors, positive
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS
-from pruner.program.dag.constructors import FLOAT32_MIN, axes, div, load, sub
-from pruner.program.dag.expr import Call
+from pruner.program.dag.expr import FLOAT32_MIN, Call, axes, div, load, sub
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 
 _TAG = "softmax_output"

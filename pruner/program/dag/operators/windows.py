@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from pruner.data.workload import Amounts, pad_amounts
-from pruner.program.dag.constructors import (
+from pruner.program.dag.expr import (
+    Axis,
+    Expr,
     add,
     all_of,
     axes,
@@ -18,7 +20,6 @@ from pruner.program.dag.constructors import (
     mul,
     sub,
 )
-from pruner.program.dag.expr import Axis, Expr
 from pruner.program.dag.operators.builder import DagBuilder
 
 

@@ -2,7 +2,6 @@
 
 * `dag`: compute DAGs
 * `expr`: the expressions of their stages, their constructors, and constant folding
-* `integer_value`: the value of an integer expression
 * `operators`: the standard operators
 * `tenset`: TVM's saved tensors as DAGs, whose stages Ansor numbers
 * `task_index`: the DAG of a record's workload key

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -257,12 +257,32 @@ def axes(count: int, start: int = 0) -> tuple[Axis, ...]:
 Linear = dict[int, int]
 _CONSTANT = -1  # key of the constant part of a linear form
 _FLOATS = ("float", "bfloat")
-_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+_FOLDED = ("add", "sub", "mul", "min", "max")  # operations of two float literals
+
+
+# C's division rounds towards zero, Python's // towards minus infinity.
+def _truncated_div(a: int, b: int) -> int:
+    return a // b if (a < 0) == (b < 0) else -(-a // b)
+
+
+OPERATIONS: dict[BinaryOp, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
+    "div": _truncated_div,
+    "mod": lambda a, b: a - b * _truncated_div(a, b),
+    "floordiv": operator.floordiv,
+    "floormod": operator.mod,
     "min": min,
     "max": max,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "and": lambda a, b: bool(a) and bool(b),
+    "or": lambda a, b: bool(a) or bool(b),
 }
 
 
@@ -296,8 +316,8 @@ def _binary(node: Binary) -> Expr:
             return Const(form.get(_CONSTANT, 0), node.dtype)
         return node
     match node:
-        case Binary(op=op, a=Const(value=x), b=Const(value=y)) if op in _ARITHMETIC:
-            return Const(_ARITHMETIC[op](x, y), node.dtype)
+        case Binary(op=op, a=Const(value=x), b=Const(value=y)) if op in _FOLDED:
+            return Const(OPERATIONS[op](x, y), node.dtype)
         # 0 * x is 0 also for floats: TryConstFold ignores NaN and infinity.
         case (
             Binary(op="mul", a=Const(value=0) as zero) | Binary(op="mul", b=Const(value=0) as zero)

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.te.skeleton import SkeletonGroup
-from pruner.program.te.steps import ANNOTATIONS, Slot, Step
+from pruner.program.te.skeleton import ANNOTATIONS, SkeletonGroup, Slot, Step
 
 NUM_STEPS = 40
 KINDS = (

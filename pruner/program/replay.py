@@ -18,8 +18,7 @@ from pruner.program.dag.task_index import TaskIndex, find_dag, task_index_of
 from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.skeleton import SkeletonGroup, group_programs
-from pruner.program.te.steps import Step
+from pruner.program.te.skeleton import SkeletonGroup, Step, group_programs
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower as lower_tree
 from pruner.program.tir.regions import buffer_scopes

@@ -38,7 +38,7 @@ from pruner.program.te.schedule import (
     initial_schedule,
     touched_by,
 )
-from pruner.program.te.steps import Slot, Step
+from pruner.program.te.skeleton import Slot, Step
 
 MAX_LOOPS = 128
 """Of one stage; tuners make a fifth of it, and the work grows with the square."""

@@ -8,7 +8,7 @@ from pruner.features.statement.ops import OpCounter
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.steps import parse_steps
+from pruner.program.te.skeleton import parse_steps
 
 MATMUL = '["matmul_layer", 16, 32, 8]'
 NAMES = [column.name for column in COUNT_COLUMNS]

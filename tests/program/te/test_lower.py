@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.steps import parse_steps
+from pruner.program.te.skeleton import parse_steps
 from tests.program.dag_values import dag_values
 from tests.program.nest_values import Executed
 from tests.program.schedules import Steps

@@ -5,8 +5,7 @@ import pytest
 
 from pruner.errors import UnknownStep, UnsupportedProgram
 from pruner.program.te import skeleton
-from pruner.program.te.skeleton import group_programs
-from pruner.program.te.steps import Slot, Step, parse_steps
+from pruner.program.te.skeleton import Slot, Step, group_programs, parse_steps
 
 
 def tiled(inner, unroll):

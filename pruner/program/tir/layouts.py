@@ -1,6 +1,9 @@
-"""Change layouts of buffers: ``transform_layout`` and ``storage_align`` of TVM.
+"""Change layouts of buffers, and invert the indices of an access, for inlining.
 
-Sources: layout_transformation.cc and block_annotate.cc of src/s_tir/schedule/primitive.
+``transform_layout`` and ``storage_align``: layout_transformation.cc and block_annotate.cc of
+src/s_tir/schedule/primitive. ``InverseAffineIterMap`` (src/arith/iter_affine_map.cc): the digits of
+a dimension, in a mixed radix, are *parts* ``(v mod upper) div lower`` of iterators, which are the
+digits of each iterator.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ from pruner.program.dag.expr import (
     replace_loads,
     substitute_axes,
 )
-from pruner.program.index.affine import plain
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, LoopVar, plain
+from pruner.program.index.regions import evaluate_index
 from pruner.program.tir.tree import Block, Layout, Tree
 
 _ALIGN = "buffer_dim_align"
@@ -118,3 +123,101 @@ def aligned_elements(block: Block, extents: Sequence[IntLike]) -> IntLike:
             stride = stride + (offset - stride) % factor
         stride = stride * extents[dimension]
     return stride
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """``(v mod upper) div lower`` of an iterator, with ``size`` values."""
+
+    slot: int
+    lower: int
+    size: int
+    digit: Expr
+
+
+def iterators_of(block: Block, indices: Sequence[Expr]) -> list[Expr]:
+    """Return the iterators at ``indices``; raise `UnsupportedProgram` without inverse."""
+    taken = [index.slot for index in indices if isinstance(index, Axis)]
+    # The common case, each index an iterator by itself, needs no digits.
+    if len(set(taken)) == len(taken) and all(isinstance(i, (Axis, Const)) for i in indices):
+        parts = [
+            _Part(index.slot, 1, 0, Axis(place))
+            for place, index in enumerate(indices)
+            if isinstance(index, Axis)
+        ]
+        return [_alone(block, slot, parts) for slot in range(len(block.iters))]
+    variables = [LoopVar(f"v{slot}", it.extent) for slot, it in enumerate(block.iters)]
+    slots = {id(var): slot for slot, var in enumerate(variables)}
+    values = dict(enumerate(map(af.variable, variables)))
+    found: list[_Part] = []
+    for place, index in enumerate(indices):
+        digits = _digits(evaluate_index(index, values), Axis(place), slots)
+        if digits is None:
+            raise UnsupportedProgram("inline-index", f"{block.name}: {index}")
+        found += digits
+    return [_joined(block, slot, found) for slot in range(len(block.iters))]
+
+
+def _alone(block: Block, slot: int, parts: list[_Part]) -> Expr:
+    """Return an iterator that is one dimension, or that has one value."""
+    for part in parts:
+        if part.slot == slot:
+            return part.digit
+    if block.iters[slot].extent != 1:
+        raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is free")
+    return Const(0)
+
+
+def _digits(index: Affine, number: Expr, slots: dict[int, int]) -> list[_Part] | None:
+    """Return the digits of a dimension; None unless a mixed-radix number."""
+    if any(not isinstance(t.index, LoopVar) or _whole(t.coef) is None for t in index.terms):
+        return None
+    if not index.terms:
+        return []
+    if _whole(index.base) != 0:
+        return None
+    out: list[_Part] = []
+    weight = 1
+    # Each coefficient must be the product of the sizes below it, from the least digit on.
+    ordered = sorted(index.terms, key=lambda t: _whole(t.coef) or 0)
+    for place, t in enumerate(ordered):
+        assert isinstance(t.index, LoopVar)
+        extent, lower = _whole(t.index.extent), _whole(t.lower)
+        upper = extent if af.is_endless(t.upper) else _whole(t.upper)
+        if extent is None or lower is None or upper is None or t.coef != weight:
+            return None
+        # A modulo beyond the extent does nothing.
+        upper = min(upper, extent)
+        if upper % lower:
+            return None
+        digit = number if weight == 1 else Binary("floordiv", number, Const(weight), "int64")
+        # The most significant digit needs no remainder: nothing is above it.
+        if place < len(ordered) - 1:
+            digit = Binary("floormod", digit, Const(upper // lower), "int64")
+        out.append(_Part(slots[id(t.index)], lower, upper // lower, digit))
+        weight *= upper // lower
+    return out
+
+
+def _joined(block: Block, slot: int, parts: list[_Part]) -> Expr:
+    """Join an iterator from its parts, which must be all its digits."""
+    out: Expr | None = None
+    weight = 1
+    for part in sorted((p for p in parts if p.slot == slot), key=lambda p: p.lower):
+        if part.lower != weight:
+            raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is torn")
+        digit = part.digit
+        if weight > 1:
+            digit = Binary("mul", digit, Const(weight), "int64")
+        out = digit if out is None else Binary("add", digit, out, "int64")
+        weight *= part.size
+    # Some digit is missing: the index does not determine the iterator.
+    if weight != block.iters[slot].extent:
+        raise UnsupportedProgram("inline-index", f"{block.name}: iterator {slot} is not whole")
+    return Const(0) if out is None else out
+
+
+def _whole(value: IntLike) -> int | None:
+    """Return the number if all programs share it, else None."""
+    value = af.plain(value)
+    return value if isinstance(value, int) else None

@@ -28,10 +28,9 @@ from pruner.program.nests import (
     Mark,
     StoreKind,
 )
-from pruner.program.tir.pipeline import copies_ahead
 from pruner.program.tir.primitives import reduces_over_threads
 from pruner.program.tir.regions import buffer_scopes, start_of
-from pruner.program.tir.shared import dynamic_bytes
+from pruner.program.tir.shared import copies_ahead, dynamic_bytes
 from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, renamed
 
 Lowering = Literal["ansor", "metaschedule"]

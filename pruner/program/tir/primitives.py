@@ -28,8 +28,7 @@ from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import UNKNOWN_WIDTH, Region
 from pruner.program.nests import Buffer, Mark
-from pruner.program.tir.inverse import iterators_of
-from pruner.program.tir.layouts import old_indices
+from pruner.program.tir.layouts import iterators_of, old_indices
 from pruner.program.tir.regions import (
     clipped,
     index_uses,

@@ -18,15 +18,17 @@ from pruner.program.index.affine import plain
 from pruner.program.nests import WARP_LANES, Mark, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
-from pruner.program.tir.autocopy import lower_auto_copies, read_at, write_at
 from pruner.program.tir.copies import Copy
 from pruner.program.tir.layouts import Piece, storage_align, transform_layout
 from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import (
     Fetch,
+    lower_auto_copies,
+    read_at,
     require_bound,
     rewrite_cooperative_fetch,
     rewrite_reduction_blocks,
+    write_at,
 )
 from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, uniform

@@ -20,10 +20,10 @@ from pruner.program.nests import LoopNests
 from pruner.program.relaxed import RelaxedDecisions
 from pruner.program.replay import UNCERTAIN
 from pruner.program.tir.apply_trace import apply_groups
-from pruner.program.tir.autocopy import layouts_permute
 from pruner.program.tir.lower import Lowering, lower
-from pruner.program.tir.pipeline import waits_are_numbers
+from pruner.program.tir.postprocs import layouts_permute
 from pruner.program.tir.regions import buffer_scopes
+from pruner.program.tir.shared import waits_are_numbers
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, stages_cover, verify_gpu_code
 from pruner.search.construct import Tiling

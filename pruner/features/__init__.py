@@ -1,18 +1,8 @@
-"""Features of N programs at once, as named columns.
+"""Features of N programs at once, as named columns; `batch` is the ragged container.
 
-* `columns`: names, units and formulas of every column; the version of the set; values by name
-* `batch`: the ragged container, from records or loop nests
-* `statement`: one row per buffer store
-* `dataflow`: rows of the multi-tiling pattern
-* `caches`: dataflow rows of CPU programs, whose tiles are in caches
-* `symbols`: inputs of the analyzer
-* `batched`: batches of statements of one structure, across loop nests
-* `primitives`: schedule steps as tokens
-* `versions`: older feature sets whose models still load
-* `workload`: flags of the compute DAG's text
-* `device_vector`: a device as numbers
+A row of `statement` for each buffer store, rows of `dataflow` for the multi-tiling pattern, the
+`symbols` that the analyzer reads, schedule steps as tokens (`primitives`), and flags of the workload.
 """
-
 from pruner.features.batch import (
     FeatureSpec,
     ProgramFeatures,

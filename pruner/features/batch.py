@@ -19,8 +19,7 @@ from pruner.errors import UnsupportedProgram, unforeseen_refused
 from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
-from pruner.features.statement.analysis import analyse
-from pruner.features.statement.features import statement_features
+from pruner.features.statement.analysis import analyse, statement_features
 from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS

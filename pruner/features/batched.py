@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.arrays import IntLike
-from pruner.features.statement.accesses import Buffers
+from pruner.features.statement.touches import Buffers
 from pruner.features.symbols.statement import (
     IndexTerm,
     NestAccess,

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike
 from pruner.features.columns import ACCESS_COLUMNS, ACCESS_INDEX, DATAFLOW_INDEX, ColumnValues
-from pruner.features.statement.accesses import Access
 from pruner.features.statement.array_helpers import (
     column,
     each_level,
@@ -23,9 +22,8 @@ from pruner.features.statement.array_helpers import (
     pick_row,
     slog,
 )
-from pruner.features.statement.reuse import Reuse, compute_reuse
 from pruner.features.statement.stride import Target, touch_stride
-from pruner.features.statement.touches import Seen
+from pruner.features.statement.touches import Access, Reuse, Seen, compute_reuse
 from pruner.program.index.affine import LoopVar, any_nonzero, least, most, plain
 from pruner.program.nests import Loop, Mark
 

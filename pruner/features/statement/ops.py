@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pruner.arrays import IntLike
 from pruner.features.columns import COUNT_COLUMNS, COUNT_INDEX
-from pruner.features.statement.accesses import load_indices
+from pruner.features.statement.touches import load_indices
 from pruner.program.dag.expr import (
     Axis,
     Binary,

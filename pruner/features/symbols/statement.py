@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from pruner.arrays import IntLike, Ints, dtype_bytes
-from pruner.features.statement.accesses import load_indices
 from pruner.features.statement.array_helpers import column
+from pruner.features.statement.touches import load_indices
 from pruner.features.symbols.symbol_table import PerProgram
 from pruner.program.dag.expr import Binary, Call, Expr, Load, Select, children, loads, walk
 from pruner.program.index import affine as af

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pruner.features.statement.analysis import StoreAnalysis, analyse
-from pruner.features.statement.features import statement_features
+from pruner.features.statement.analysis import StoreAnalysis, analyse, statement_features
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.dag.task_index import TaskIndex

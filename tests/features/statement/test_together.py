@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from pruner.features.batch import FeatureSpec, featurize_nests
-from pruner.features.caches import cpu_rows
-from pruner.features.dataflow import NUM_ROWS
-from pruner.features.statement.analysis import analyse
-from pruner.features.statement.features import statement_features
+from pruner.features.dataflow import NUM_ROWS, cpu_rows
+from pruner.features.statement.analysis import analyse, statement_features
 from pruner.features.workload import WORKLOAD_COLUMNS
 from tests.features.cpu_nests import NESTS
 

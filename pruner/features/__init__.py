@@ -1,8 +1,9 @@
 """Features of N programs at once, as named columns; `batch` is the ragged container.
 
-A row of `statement` for each buffer store, rows of `dataflow` for the multi-tiling pattern, the
-`symbols` that the analyzer reads, schedule steps as tokens (`primitives`), and flags of the workload.
+A row of `statement` for each buffer store, rows of `dataflow` for the multi-tiling pattern, `symbols`
+that the analyzer reads, schedule steps as tokens (`primitives`), and flags of the workload.
 """
+
 from pruner.features.batch import (
     FeatureSpec,
     ProgramFeatures,

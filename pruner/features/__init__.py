@@ -1,7 +1,7 @@
 """Features of N programs at once, as named columns; `batch` is the ragged container.
 
-A row of `statement` for each buffer store, rows of `dataflow` for the multi-tiling pattern, `symbols`
-that the analyzer reads, schedule steps as tokens (`primitives`), and flags of the workload.
+A row of `statement` for each buffer store, rows of `dataflow` for the multi-tiling pattern, the
+analyzer's `symbols`, schedule steps as tokens (`primitives`), and flags of the workload.
 """
 
 from pruner.features.batch import (

@@ -32,6 +32,7 @@ from pruner.program.replay import (
     Definitions,
     alike_groups,
     find_definition,
+    replay,
     replay_groups,
     space_of,
 )
@@ -241,18 +242,16 @@ def featurize(
     """
     if not isinstance(definition, ComputeDAG):
         return featurize_traces(definition, [steps_list], spec)[0]
-    groups, unreadable = group_programs(steps_list)
     flags = workload_flags(definition)
 
     def compute(nests: LoopNests) -> ProgramFeatures:
         # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.
         return next(_of_nests([nests], flags, spec, "recycled"))
 
-    done = replay_groups(definition, groups, compute, _CHUNK)
-    failures = done.failures | {row: error.reason for row, error in unreadable.items()}
-    nothing = ProgramFeatures.empty(len(steps_list), spec, workload=flags, failures=failures)
+    done = replay(definition, steps_list, compute, _CHUNK)
+    nothing = ProgramFeatures.empty(len(steps_list), spec, workload=flags, failures=done.failures)
     # Only step lists have tokens, not traces of MetaSchedule.
-    tokens = primitive_tokens(groups, len(steps_list))
+    tokens = primitive_tokens(done.groups, len(steps_list))
     return _reported(replace(nothing.scatter(done.parts), tokens=tokens))
 
 

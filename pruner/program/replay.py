@@ -12,9 +12,10 @@ import numpy as np
 
 from pruner.arrays import Decisions, Ints
 from pruner.data.steps import is_trace
+from pruner.data.tenset.task_pickle import NETWORK_INFO
 from pruner.errors import ReplayFailed, UnsupportedProgram, unforeseen_refused
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.task_index import TaskIndex, find_dag, task_index_of
+from pruner.program.dag.task_index import TaskIndex, find_dag
 from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
@@ -42,9 +43,10 @@ class Definitions:
 
 def definitions_of(data_root: Path | str) -> Definitions:
     """Read the definitions beside a data root's records; raise `DataError` as TaskIndex."""
-    folder = Path(data_root) / FOLDER
+    tasks, spaces = Path(data_root) / NETWORK_INFO, Path(data_root) / FOLDER
     return Definitions(
-        tasks=task_index_of(data_root), spaces=SpaceFolder(folder) if folder.is_dir() else None
+        tasks=TaskIndex(tasks) if tasks.is_dir() else None,
+        spaces=SpaceFolder(spaces) if spaces.is_dir() else None,
     )
 
 
@@ -115,20 +117,6 @@ def replay_groups(
             steps.patience = _PATIENCE
             out.parts.extend(steps.parts(some))
     return out
-
-
-def nests_of(
-    definition: Definition, steps_list: Sequence[list[list[Any]]]
-) -> Iterator[tuple[Ints, LoopNests]]:
-    """Yield (rows, loop nests) of each skeleton; leave out refused skeletons."""
-    if not isinstance(definition, ComputeDAG):
-        yield from replay(definition, steps_list, lambda nests: nests).parts
-        return
-    for group in group_programs(steps_list)[0]:
-        try:
-            yield group.rows, lower(apply(definition, group.skeleton, group.decisions))
-        except UnsupportedProgram:
-            continue
 
 
 def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pruner.data.tenset.task_pickle import NETWORK_INFO, PATTERN, read_task_pickle
+from pruner.data.tenset.task_pickle import PATTERN, read_task_pickle
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators import dag_for_workload, read_key
@@ -67,12 +67,6 @@ class TaskIndex:
             raise UnsupportedProgram("unknown-task", f"{workload_key} is not in {self.folder}")
         # The file's graphs were dropped after the first read (they are large): read it again.
         return self._read(self._file_of[workload_key])[workload_key]
-
-
-def task_index_of(data_root: Path | str) -> TaskIndex | None:
-    """Index ``<data_root>/network_info``, None where missing; raise `DataError` if empty."""
-    folder = Path(data_root) / NETWORK_INFO
-    return TaskIndex(folder) if folder.is_dir() else None
 
 
 def find_dag(

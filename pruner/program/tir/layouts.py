@@ -30,32 +30,32 @@ from pruner.program.index.affine import Affine, LoopVar, plain
 from pruner.program.index.regions import evaluate_index
 from pruner.program.tir.tree import Block, Layout, Tree
 
-_ALIGN = "buffer_dim_align"
+ALIGN = "buffer_dim_align"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One new dimension: ``(index[axis] div divisor) mod extent``; 0: without ``mod``."""
+def transform_layout(
+    tree: Tree, block: Block, pieces: Sequence[tuple[int, IntLike, IntLike]]
+) -> None:
+    """Change the layout that ``block`` writes; raise `UnsupportedProgram` for odd pieces.
 
-    axis: int
-    divisor: IntLike
-    extent: IntLike
-
-
-def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
-    """Change the layout that ``block`` writes; raise `UnsupportedProgram` for odd pieces."""
+    ``pieces``: (axis, divisor, extent) of each new dimension, ``(index[axis] div divisor) mod
+    extent``; extent 0: without ``mod``.
+    """
     buffer = tree.buffers[block.buffer]
     old = buffer.shape
     shape = []
-    for piece in pieces:
-        whole = old[piece.axis]
+    form: list[Expr] = []
+    for axis, divisor, extent in pieces:
         # TVM would have to pad the buffer there.
-        if not np.all(np.equal(np.mod(whole, piece.divisor), 0)):
+        if not np.all(np.equal(np.mod(old[axis], divisor), 0)):
             raise UnsupportedProgram("index-map", f"{buffer.name}: parts do not divide it")
         # The outermost part of an axis needs no modulo, and TVM writes none.
-        bare = isinstance(piece.extent, int) and piece.extent == 0
-        shape.append(plain(whole // piece.divisor if bare else piece.extent))
-    form = tuple(_piece_of(piece) for piece in pieces)
+        bare = isinstance(extent, int) and extent == 0
+        shape.append(plain(old[axis] // divisor if bare else extent))
+        part: Expr = Axis(axis)
+        if not (isinstance(divisor, int) and divisor == 1):
+            part = Binary("floordiv", part, _number(divisor), "int32")
+        form.append(part if bare else Binary("floormod", part, _number(extent), "int32"))
     reads: dict[Block, tuple[Expr, ...]] = {}
     for reader in tree.consumers(block):
         loads = reader.loads_of(buffer.key)
@@ -69,16 +69,7 @@ def transform_layout(tree: Tree, block: Block, pieces: Sequence[Piece]) -> None:
     block.indices = _at(form, block.indices)
     buffer.shape = tuple(shape)
     # The old indices are kept: a later reverse_compute_inline needs them to invert the epilogue.
-    tree.layouts[buffer.key] = Layout(tuple((p.axis, p.divisor) for p in pieces), old, reads)
-
-
-def _piece_of(piece: Piece) -> Expr:
-    out: Expr = Axis(piece.axis)
-    if not (isinstance(piece.divisor, int) and piece.divisor == 1):
-        out = Binary("floordiv", out, _number(piece.divisor), "int32")
-    if not (isinstance(piece.extent, int) and piece.extent == 0):
-        out = Binary("floormod", out, _number(piece.extent), "int32")
-    return out
+    tree.layouts[buffer.key] = Layout(tuple((axis, d) for axis, d, _ in pieces), old, reads)
 
 
 def _at(form: Sequence[Expr], indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -104,17 +95,12 @@ def _number(value: IntLike) -> Const:
 
 def storage_align(block: Block, axis: int, factor: int, offset: int) -> None:
     """Align strides of dimension ``axis`` to ``offset`` modulo ``factor`` elements."""
-    block.annotations[_ALIGN] = (axis, factor, offset)
-
-
-def forget_alignment(block: Block) -> None:
-    """Store rows of the block's buffer without gaps, undoing :func:`storage_align`."""
-    block.annotations.pop(_ALIGN, None)
+    block.annotations[ALIGN] = (axis, factor, offset)
 
 
 def aligned_elements(block: Block, extents: Sequence[IntLike]) -> IntLike:
     """Return the elements a buffer of ``extents`` takes with aligned strides."""
-    found: Any = block.annotations.get(_ALIGN)
+    found: Any = block.annotations.get(ALIGN)
     axis, factor, offset = (-1, 1, 0) if found is None else found
     stride: IntLike = 1
     for dimension in reversed(range(len(extents))):

@@ -25,15 +25,6 @@ from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, replace_child
 _NO_LOOPS = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PragmaSettings:
-    """Settings of the rule ``ParallelizeVectorizeUnroll`` at the root block; None: unset."""
-
-    parallel: IntLike | None
-    vectorize: IntLike | None
-    unroll: IntLike | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
     """The loops around a block, outermost first: ``extents``, ``exists`` [L, N]."""
@@ -60,18 +51,24 @@ class _Plan:
     lanes: IntLike
 
 
-def rewrite_parallel_vectorize_unroll(tree: Tree, settings: PragmaSettings) -> None:
-    """Fuse and mark the loops of every block in program order."""
+def rewrite_parallel_vectorize_unroll(
+    tree: Tree,
+    *,
+    parallel: IntLike | None = None,
+    vectorize: IntLike | None = None,
+    unroll: IntLike | None = None,
+) -> None:
+    """Fuse and mark the loops of every block, as the rule at the root block sets (None: unset)."""
     for block in list(tree.blocks()):
         # The path is taken anew for each block: earlier blocks may have put a parallel loop above.
         loops = tree.path(block)
         if not loops:
             continue
-        if settings.parallel is not None or settings.vectorize is not None:
+        if parallel is not None or vectorize is not None:
             path = _Path.of(tree, loops)
-            _apply(tree, block, path, _plan(tree, block, path, settings))
-        if settings.unroll is not None and block.reduces:
-            _set_unroll(tree.path(block), settings.unroll)
+            _apply(tree, block, path, _plan(tree, block, path, parallel, vectorize))
+        if unroll is not None and block.reduces:
+            _set_unroll(tree.path(block), unroll)
 
 
 def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
@@ -86,16 +83,18 @@ def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
             return
 
 
-def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _Plan:
+def _plan(
+    tree: Tree, block: Block, path: _Path, parallel: IntLike | None, vectorize: IntLike | None
+) -> _Plan:
     exists, count = path.exists, path.exists.sum(0)
     reducing = tree.reducing_in(path.loops)
     usable, single = _usable(path, reducing), _single(path)
     fusible = contiguous_loops(tree, block, path)
     outer, inner = np.full(count.shape, _NO_LOOPS), np.full(count.shape, _NO_LOOPS)
-    if settings.parallel is not None:
-        outer = _outer_loops(path, usable, single, settings.parallel)
-    if settings.vectorize is not None:
-        inner = _inner_loops(path, usable, single, settings.vectorize, fusible)
+    if parallel is not None:
+        outer = _outer_loops(path, usable, single, parallel)
+    if vectorize is not None:
+        inner = _inner_loops(path, usable, single, vectorize, fusible)
     # AdjustParallelVectorize: where both counts together exceed the loops, the parallel one gives
     # way; RewriteFuseSplitParallelVectorize instead fuses all loops and splits off the vector where
     # every loop is usable and all accesses are contiguous over all of them.
@@ -105,7 +104,7 @@ def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _P
     outer = np.where(both, np.minimum(outer, count - inner), outer)
     rank = exists.cumsum(0)
     some = exists & ~whole
-    lanes = 1 if settings.vectorize is None else settings.vectorize
+    lanes = 1 if vectorize is None else vectorize
     return _Plan(some & (rank <= outer), some & (count - rank < inner), whole, lanes)
 
 

@@ -27,9 +27,8 @@ from pruner.program.nests import (
     Mark,
     Scope,
 )
-from pruner.program.tir.layouts import forget_alignment
+from pruner.program.tir.layouts import ALIGN
 from pruner.program.tir.primitives import (
-    bind,
     blockize,
     cache_read,
     cache_write,
@@ -76,9 +75,9 @@ def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
     threads = [fetch.threads_x] if fetch.threads_y is None else [fetch.threads_y, fetch.threads_x]
     made = split(tree, fused, [None, *threads, lanes])
     made[-1].mark = Mark.VECTORIZE
-    bind(made[-2], "threadIdx.x")
+    made[-2].mark = Mark.THREAD_X
     if fetch.threads_y is not None:
-        bind(made[-3], "threadIdx.y")
+        made[-3].mark = Mark.THREAD_Y
 
 
 def require_bound(tree: Tree) -> None:
@@ -144,7 +143,7 @@ def lower_auto_copies(tree: Tree) -> None:
 def _deal_out(tree: Tree, block: Block, loops: list[LoopNode], warps: IntLike) -> None:
     """Deal consecutive vectors out to consecutive threads."""
     # Rows of the copy have no gaps here (see the module), whatever ``storage_align`` set.
-    forget_alignment(block)
+    block.annotations.pop(ALIGN, None)
     # The annotation has bytes; a fetch is dealt out in elements.
     wanted = int(str(block.annotations.get(_VECTOR_BYTES, 1)))
     lanes = max(1, wanted // dtype_bytes(tree.buffers[block.buffer].dtype))

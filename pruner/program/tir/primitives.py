@@ -136,11 +136,6 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
     arranged[0].parent = place
 
 
-def bind(loop: LoopNode, axis: str) -> None:
-    """Bind a loop to a GPU index; virtual axes share a mark."""
-    loop.mark = Mark.of_axis(axis)
-
-
 def blockize(tree: Tree, loop: LoopNode) -> Block:
     """Turn the nest at ``loop`` into one block, with its loops inside."""
     chain, body = [loop], loop.body

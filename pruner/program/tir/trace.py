@@ -19,8 +19,8 @@ from pruner.program.nests import WARP_LANES, Mark, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
 from pruner.program.tir.copies import Copy
-from pruner.program.tir.layouts import Piece, storage_align, transform_layout
-from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
+from pruner.program.tir.layouts import storage_align, transform_layout
+from pruner.program.tir.parallelize import rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import (
     Fetch,
     lower_auto_copies,
@@ -177,12 +177,12 @@ class TraceState:
             rewrite_cooperative_fetch(self.tree, fetch)
         if is_gpu:
             require_bound(self.tree)
-        wishes = PragmaSettings(
+        rewrite_parallel_vectorize_unroll(
+            self.tree,
             parallel=self._requested("parallel"),
             vectorize=self._requested("vectorize"),
             unroll=self._requested("unroll_explicit", "unroll_implicit"),
         )
-        rewrite_parallel_vectorize_unroll(self.tree, wishes)
         rewrite_reduction_blocks(self.tree)
         lower_auto_copies(self.tree)
 
@@ -244,7 +244,7 @@ def settled(s: TraceState, i: Instruction) -> Ints:
 
 def _bind(s: TraceState, i: Instruction, loop: LoopNode) -> None:
     axis = str(i.attrs[0])
-    primitives.bind(loop, axis)
+    loop.mark = Mark.of_axis(axis)  # virtual axes share a mark
     s.threads[axis] = loop.extent
 
 
@@ -274,14 +274,11 @@ def _transform_layout(s: TraceState, i: Instruction, block: Block, pieces: tuple
     """Change the output's layout; ``pieces``: (axis, divisors, factors or None) each."""
     if tuple(i.attrs[:2]) != _FIRST_WRITE:
         raise UnsupportedProgram("transform-layout", block.name)
-    transform_layout(
-        s.tree,
-        block,
-        [
-            Piece(axis, plain(math.prod(d)), 0 if e is None else plain(math.prod(e)))
-            for axis, d, e in pieces
-        ],
-    )
+    found = [
+        (axis, plain(math.prod(d)), 0 if e is None else plain(math.prod(e)))
+        for axis, d, e in pieces
+    ]
+    transform_layout(s.tree, block, found)
 
 
 def _storage_align(s: TraceState, i: Instruction, block: Block) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.arrays import rows_of
-from pruner.features.columns import Column
+from pruner.features.columns import Column, column_index
 from pruner.program.nests import ACCUMULATORS, SHARED
 
 Columns = tuple[Column, ...]
@@ -138,14 +138,6 @@ OFFICIAL_COLUMNS: Columns = _columns(
 )
 
 
-def position(columns: Columns, name: str) -> int:
-    """Return the place of a column in its table; raise `KeyError` without it."""
-    for place, column in enumerate(columns):
-        if column.name == name:
-            return place
-    raise KeyError(name)
-
-
 def fill(
     columns: Columns, rows: Sequence[SymbolRow], num: int
 ) -> Float[np.ndarray, "statement column program"]:
@@ -199,4 +191,4 @@ class Symbols:
 
     def __getitem__(self, name: str) -> Float[np.ndarray, "statement program"]:
         """One column. Raises `KeyError` for a name that the table lacks."""
-        return self.values[:, position(self.columns, name)]
+        return self.values[:, column_index(self.columns)[name]]

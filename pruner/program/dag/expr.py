@@ -165,6 +165,11 @@ def loads(expr: Expr) -> list[Load]:
     return [node for node in walk(expr) if isinstance(node, Load)]
 
 
+def slots_of(expr: Expr) -> set[int]:
+    """Return the slots of the axes in an expression."""
+    return {node.slot for node in walk(expr) if isinstance(node, Axis)}
+
+
 def replace_loads(body: Expr, stage: int, made: Callable[[Load], Expr]) -> Expr:
     """Return ``body`` with ``made(load)`` in place of the loads of ``stage``."""
 

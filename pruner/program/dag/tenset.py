@@ -29,7 +29,7 @@ from pruner.program.dag.expr import (
     Select,
     loads,
     rewrite,
-    walk,
+    slots_of,
 )
 
 MAX_POINTS = 65536
@@ -65,7 +65,7 @@ def integer_value(expr: Expr, iteration: Sequence[int]) -> int:
 
 def constant_value(expr: Expr, extents: Sequence[int]) -> int | None:
     """Return the value common to all (at most `MAX_POINTS`) iterations, else None."""
-    used = {node.slot for node in walk(expr) if isinstance(node, Axis)}
+    used = slots_of(expr)
     # A loop that the expression does not use contributes one point, so unused extents cost nothing.
     ranges = [range(extent if slot in used else 1) for slot, extent in enumerate(extents)]
     if math.prod(map(len, ranges)) > MAX_POINTS:

@@ -85,7 +85,10 @@ class SavedSpace:
             "is_gpu": program.is_gpu,
             "num_slots": program.num_slots,
             "annotations": _kept(program.tree.annotations),
-            "buffers": [_buffer(buffer) for buffer in program.tree.buffers],
+            "buffers": [
+                [b.name, b.dtype, [*map(int, b.shape)], b.scope.value, b.is_param, b.is_dynamic]
+                for b in program.tree.buffers
+            ],
             "body": [_node(node, loops) for node in program.tree.root.body],
             "instructions": [
                 [i.kind, _plain(i.inputs), _plain(i.attrs), list(i.outputs), i.slot]
@@ -169,10 +172,6 @@ class SpaceFolder:
         if isinstance(found, UnsupportedProgram):
             raise found.with_traceback(None)  # raised many times, it would keep every caller
         return found
-
-
-def _buffer(b: Buffer) -> list[Any]:
-    return [b.name, b.dtype, list(map(int, b.shape)), b.scope.value, b.is_param, b.is_dynamic]
 
 
 def _kept(annotations: Mapping[str, object]) -> dict[str, object]:

@@ -209,19 +209,12 @@ class Tree:
 
     def blocks(self, below: TreeNode | None = None) -> Iterator[Block]:
         """Yield blocks in program order, of the tree or below a node."""
-        pending: list[TreeNode] = [self.root if below is None else below]
-        while pending:
-            node = pending.pop()
-            if isinstance(node, Block):
-                yield node
-            else:
-                pending.extend(reversed(node.body))
+        return (node for node in self.nodes(below) if isinstance(node, Block))
 
     def loops(self, below: TreeNode | None = None) -> Iterator[LoopNode]:
         """Yield loops in program order, of the tree or at and below a node."""
-        for node in self.nodes(below):
-            if isinstance(node, LoopNode) and node is not self.root:
-                yield node
+        loops = (node for node in self.nodes(below) if isinstance(node, LoopNode))
+        return (loop for loop in loops if loop is not self.root)
 
     def nodes(self, below: TreeNode | None = None) -> Iterator[TreeNode]:
         """Yield loops and blocks in program order; a loop before its body."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from pruner.arrays import IntLike, Ints, Mask, Verdicts, dtype_bytes
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.expr import Axis, Binary, Call, Cast, Expr, Load, Not, loads, walk
+from pruner.program.dag.expr import Binary, Call, Cast, Expr, Load, Not, loads, slots_of, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.index.regions import Region, evaluate_index, relax
@@ -106,9 +106,9 @@ def stages_cover(tree: Tree) -> Mask:
     for block in tree.blocks():
         if isinstance(block.value, Load):  # a copy: nothing reads what it writes
             continue
-        divided = [_slots(index) for index in block.indices if _divides(index)]
+        divided = [slots_of(index) for index in block.indices if _divides(index)]
         for guard, _ in block.guards:
-            rows = _slots(guard)
+            rows = slots_of(guard)
             if any(rows & slots for slots in divided):
                 out &= ~_is_one_quotient(tree, block, rows)
     return out
@@ -130,10 +130,6 @@ def _is_one_quotient(tree: Tree, block: Block, rows: set[int]) -> Mask:
     for slot in inner:
         whole &= np.equal(block.iters[slot].extent, 1)
     return whole & (columns == _FRAGMENT)
-
-
-def _slots(expr: Expr) -> set[int]:
-    return {node.slot for node in walk(expr) if isinstance(node, Axis)}
 
 
 def _divides(index: Expr) -> bool:

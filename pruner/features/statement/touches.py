@@ -139,10 +139,6 @@ class _Totals:
     read_bytes: Floats
     entry_bytes: Floats
 
-    def forget(self, where: Truth) -> None:
-        for name in ("all_bytes", "read_bytes", "entry_bytes"):
-            setattr(self, name, np.where(where, 0.0, getattr(self, name)))
-
 
 @dataclass(slots=True, eq=False)
 class _Entry:
@@ -209,7 +205,9 @@ class TouchTable:
         for loop in store.loops:
             row, fresh = self._row_of[loop]
             if loop not in self._entered and any_nonzero(fresh):
-                self._totals[row].forget(fresh)
+                totals = self._totals[row]
+                for name in ("all_bytes", "read_bytes", "entry_bytes"):
+                    setattr(totals, name, np.where(fresh, 0.0, getattr(totals, name)))
             self._entered.add(loop)
         rows = [self._row_of[loop][0] for loop in loops]
         for access, elements in touched:

@@ -186,7 +186,7 @@ class _GpuRow:
         iterations = np.ones(self._num)
         for loop in used:
             iterations = iterations * np.where(access.uses(loop.var), loop.extent, 1)
-        return np.minimum(access.footprint(moving), iterations)
+        return np.minimum(product_of(access.widths(moving), self._num), iterations)
 
     def _run_length(self) -> PerProgram:
         """Return S7: the contiguous elements that a row of the tile covers."""

@@ -4,8 +4,10 @@
 :mod:`pruner.features.statement`, a load counts by itself, in the allocated tile, within the guards.
 """
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from jaxtyping import Bool
@@ -209,10 +211,6 @@ class NestAccess:
         """Return the values that each dimension's index spans [N], by the box rule."""
         return [_width(terms, moving, self.num) for terms in self.indices]
 
-    def footprint(self, moving: Moving) -> PerProgram:
-        """Return the elements of the touched box [N]."""
-        return product_of(self.widths(moving), self.num)
-
     def count(self, moving: Moving) -> PerProgram:
         """Return the distinct elements [N]; strided terms skip some."""
         return product_of((_distinct(terms, moving, self.num) for terms in self.indices), self.num)
@@ -285,10 +283,7 @@ def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
 
 def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:
     """Return the product of per-program values [N]."""
-    out: PerProgram | None = None
-    for value in values:
-        out = value if out is None else out * value
-    return np.ones(num) if out is None else out
+    return reduce(operator.mul, values, np.ones(num))
 
 
 def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:

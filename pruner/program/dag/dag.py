@@ -55,10 +55,6 @@ class ComputeDAG:
     stages: tuple[Stage, ...]
     outputs: tuple[int, ...]
 
-    def readers(self, stage: int) -> tuple[int, ...]:
-        """Return the positions of the stages that load from ``stage``."""
-        return tuple(i for i, s in enumerate(self.stages) if stage in s.reads)
-
 
 def post_order(reads: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
     """List what ``outputs`` need, inputs before their user (TE's ``PostDFSOrder``)."""

@@ -40,18 +40,6 @@ class TaskIndex:
             self._dags[workload_key] = dag_from_json(self._graph(workload_key))
         return self._dags[workload_key]
 
-    def __contains__(self, workload_key: str) -> bool:
-        """Return whether some file of the folder has the key."""
-        while workload_key not in self._file_of and self._unread:
-            self._read(self._unread.pop())
-        return workload_key in self._file_of
-
-    def keys(self) -> tuple[str, ...]:
-        """Return all keys, by file and task; read every file."""
-        while self._unread:
-            self._read(self._unread.pop())
-        return tuple(self._file_of)
-
     def _read(self, file: Path) -> dict[str, str]:
         graphs = {task.workload_key: task.compute_dag for task in read_task_pickle(file)}
         for key in graphs:

@@ -59,7 +59,7 @@ def infer_bounds(schedule: Schedule) -> Bounds:
             continue
         out.scopes[key] = scope_of(schedule, stage)
         # Outputs and inputs have the size of their tensors, whatever their consumers touch.
-        if stage.is_output or stage.is_placeholder:
+        if stage.is_output or stage.body is None:
             for axis, extent in zip(stage.axes, stage.shape, strict=True):
                 axis.extent = extent
                 out.mins[axis] = Affine()

@@ -63,7 +63,7 @@ def _lowered(schedule: Schedule) -> LoopNests:
             dtype=stage.dtype,
             shape=stage.shape,
             scope=bounds.scopes.get(stage.key, Scope.GLOBAL),
-            is_param=stage.is_placeholder or stage.is_output,
+            is_param=stage.body is None or stage.is_output,
         )
         for stage in schedule.pool
     ]

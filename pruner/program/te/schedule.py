@@ -87,11 +87,6 @@ class StageState:
     unroll: dict[IterVar, IntLike] = field(default_factory=dict)
 
     @property
-    def is_placeholder(self) -> bool:
-        """True for kernel inputs, which have no computation."""
-        return self.body is None
-
-    @property
     def roots(self) -> list[IterVar]:
         """Root loops in the order of the body's axis slots."""
         return [*self.axes, *self.reduce]

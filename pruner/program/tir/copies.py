@@ -57,10 +57,9 @@ class Copy:
 
     def number(self, value: Any) -> Any:
         """Return an array's rows; other values stay as they are."""
-        if self._rows is None or not isinstance(value, np.ndarray) or not value.ndim:
-            return value
+        found = self._mask(value)
         # A number that differed in the batch may be common in the part: `plain` makes it an int.
-        return plain(value[self._rows])
+        return value if found is value else plain(found)
 
     def _mask(self, value: Mask | np.bool_) -> Mask | np.bool_:
         if self._rows is None or not isinstance(value, np.ndarray) or not value.ndim:

@@ -181,7 +181,7 @@ def cache_read(
         reader.value = redirect_loads(reader.value, source.key, cache.key)
         reader.reads = [cache.key if key == source.key else key for key in reader.reads]
     # Before the first reader, as TVM inserts it; compute_at moves it on later.
-    first = min(_root_index(tree, reader) for reader in readers)
+    first = min(_child_index(tree, tree.root, reader) for reader in readers)
     return _insert_copy(tree, first, cache.name, source, cache)
 
 
@@ -192,7 +192,8 @@ def cache_write(tree: Tree, block: Block, scope: str) -> Block:
     block.value = redirect_loads(block.value, target.key, cache.key)
     block.reads = [cache.key if key == target.key else key for key in block.reads]
     block.buffer = cache.key
-    return _insert_copy(tree, _root_index(tree, block) + 1, cache.name, cache, target)
+    place = _child_index(tree, tree.root, block) + 1
+    return _insert_copy(tree, place, cache.name, cache, target)
 
 
 def _insert_copy(tree: Tree, place: int, name: str, source: Buffer, target: Buffer) -> Block:
@@ -209,11 +210,6 @@ def _insert_copy(tree: Tree, place: int, name: str, source: Buffer, target: Buff
     )
     insert(tree.root, place, nest(list(map(LoopNode, loops)), [copy]))
     return copy
-
-
-def _root_index(tree: Tree, block: Block) -> int:
-    path = tree.path(block)
-    return tree.root.body.index(path[0] if path else block)
 
 
 def is_data_parallel(loop: LoopNode, reducing: set[LoopVar]) -> bool:
@@ -423,7 +419,7 @@ def _iter_domains(
 
 
 def _child_index(tree: Tree, loop: LoopNode, block: Block) -> int:
-    path: list[TreeNode] = [*tree.path(block), block]
+    path: list[TreeNode] = [tree.root, *tree.path(block), block]
     return loop.body.index(path[path.index(loop) + 1])
 
 

@@ -122,12 +122,7 @@ def _place(tree: Tree, key: int) -> Place:
     if buffer.is_param:  # the caller's memory, whole
         return Place(None, whole)
     users = [b for b in tree.blocks() if b.buffer == key or b.loads_of(key)]
-    paths = [tree.path(block) for block in users]
-    loop: LoopNode | None = None
-    for level in zip(*paths, strict=False):
-        if any(node is not level[0] for node in level):
-            break
-        loop = level[0]
+    loop = next(reversed(tree.common_path(users)), None)
     boxes = []
     for block in users:
         moving = loops_between(tree, block, loop)

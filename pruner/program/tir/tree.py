@@ -6,9 +6,9 @@ a *definition* of its variable by the loops that replaced it, so bindings are ne
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Literal
 
 import numpy as np
@@ -241,6 +241,11 @@ class Tree:
             parent = parent.parent
         out.reverse()
         return out
+
+    def common_path(self, blocks: Iterable[Block]) -> list[LoopNode]:
+        """Return the loops around all blocks, outermost first; none without blocks."""
+        levels = zip(*map(self.path, blocks), strict=False)
+        return [one[0] for one in takewhile(lambda level: len(set(level)) == 1, levels)]
 
     def producers(self, block: Block) -> list[Block]:
         """Return other blocks that write the inputs of ``block``."""

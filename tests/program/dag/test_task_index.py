@@ -64,9 +64,6 @@ def test_unknown_keys_are_refused(folder: Path) -> None:
     with pytest.raises(UnsupportedProgram, match="k9") as caught:
         index.dag('["k9"]')
     assert caught.value.reason == "unknown-task"
-    assert '["k9"]' not in index
-    assert '["k3"]' in index
-    assert index.keys() == ('["k1"]', '["k2"]', '["k3"]')
 
 
 def test_a_folder_without_task_files_is_an_error(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def executed(key: str, *programs: Steps) -> list[Executed]:
     schedule = apply(dag, parsed[0][0], np.array([d for _, d in parsed], np.int64))
     nests = lower(schedule)
     assert np.all(nests.resolved)
-    places = [stage.key for stage in schedule.pool if stage.is_placeholder]
+    places = [stage.key for stage in schedule.pool if stage.body is None]
     given_ = dict(zip(places, inputs, strict=True))
     found = []
     for program in range(len(programs)):

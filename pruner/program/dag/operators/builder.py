@@ -47,9 +47,14 @@ class DagBuilder:
         self.stages.append(Stage(name=name, kind="placeholder", shape=shape, dtype="float32"))
         return self.last
 
-    def compute(self, name: str, dims: Dims, body: Expr, *, tag: str = "") -> int:
-        """Add an elementwise stage with the spatial axes ``dims``; return its position."""
-        return self._add(name, dims, body, tag=tag)
+    def compute(self, name: str, dims: Dims, body: Expr, **more: Any) -> int:
+        """Add a stage with the spatial axes ``dims`` (``more`` of `Stage`); return its position."""
+        shape, axes = tuple(extent for _, extent in dims), axis_defs(dims)
+        stage = Stage(
+            name=name, kind="compute", shape=shape, dtype="float32", axes=axes, body=body, **more
+        )
+        self.stages.append(stage)
+        return self.last
 
     def reduce(
         self,
@@ -63,7 +68,7 @@ class DagBuilder:
         tag: str = "",
     ) -> int:
         """Add a reduction of ``source`` over the axes ``over``; return its position."""
-        return self._add(
+        return self.compute(
             name,
             dims,
             source,
@@ -72,14 +77,6 @@ class DagBuilder:
             identity=identity,
             tag=tag,
         )
-
-    def _add(self, name: str, dims: Dims, body: Expr, **more: Any) -> int:
-        shape, axes = tuple(extent for _, extent in dims), axis_defs(dims)
-        stage = Stage(
-            name=name, kind="compute", shape=shape, dtype="float32", axes=axes, body=body, **more
-        )
-        self.stages.append(stage)
-        return self.last
 
     def finish(self) -> ComputeDAG:
         """Return the finished DAG."""

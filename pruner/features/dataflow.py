@@ -89,7 +89,7 @@ def dataflow_features(
     out = np.zeros((nests.num_programs, NUM_ROWS[kind], len(DATAFLOW_COLUMNS)), np.float32)
     own = _LOADS_OF_FRAGMENTS if kind == "fragments" else slice(0)  # rows of this kind alone
     common = np.delete(np.arange(NUM_ROWS[kind]), own)
-    analyses = [store.analysis for store in stores]
+    analyses = [analysis for analysis, _ in stores]
     if kind != "official" and not any(analysis.is_gpu for analysis in analyses):
         out[:, common] = cpu_rows(stores, nests.num_programs, len(common))
         return out
@@ -169,12 +169,12 @@ def cpu_rows(stores: Sequence[AnalysedStore], num: int, rows: int) -> NDArray[np
     out = np.zeros((num, rows, len(DATAFLOW_INDEX)), np.float32)
     if not stores:
         return out
-    chosen = busiest([store.analysis.work[store.programs] for store in stores])
+    chosen = busiest([analysis.work[programs] for analysis, programs in stores])
     for number in np.unique(chosen):
-        store, here = stores[number], chosen == number
-        if store.analysis.rows is None:
-            store.analysis.rows = statement_rows(store.analysis, rows)
-        out[here] = store.analysis.rows[store.programs][here]
+        (analysis, programs), here = stores[number], chosen == number
+        if analysis.rows is None:
+            analysis.rows = statement_rows(analysis, rows)
+        out[here] = analysis.rows[programs][here]
     return out
 
 

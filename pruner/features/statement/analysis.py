@@ -7,7 +7,6 @@ Definition of the row per written buffer: ``GetPerStoreFeature`` of TenSet's Ans
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
@@ -113,12 +112,8 @@ class StoreAnalysis:
         return np.concatenate(self._marked, 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AnalysedStore:
-    """The programs of one nest, by their places, in the analysis of a store."""
-
-    analysis: StoreAnalysis
-    programs: slice
+# The analysis of a store, and the places of one nest's programs in it.
+AnalysedStore = tuple[StoreAnalysis, slice]
 
 
 def analyse(
@@ -148,7 +143,7 @@ def analyse(
             analysis, place = place_of[member]
             analysis.record(place, touches, marked, is_gpu=is_gpu)
     found = {
-        member: AnalysedStore(analysis, analysis.programs[place])
+        member: (analysis, analysis.programs[place])
         for member, (analysis, place) in place_of.items()
     }
     return [[found[member] for member in some] for some in every]
@@ -162,13 +157,12 @@ _GPU_AXES = ("blockIdx_x", "blockIdx_y", "blockIdx_z", "threadIdx_x", "threadIdx
 def statement_features(nests: LoopNests, stores: Sequence[AnalysedStore]) -> NDArray[np.float32]:
     """Compute feature rows, float32 [N, S, column], of the S written buffers in order."""
     # feature.cc keys its rows by buffer: the last store wins.
-    last = {store.analysis.store.buffer.key: store for store in stores}
+    last = {store[0].store.buffer.key: store for store in stores}
     out = np.empty((nests.num_programs, len(last), len(STATEMENT_COLUMNS)), np.float32)
-    for row, store in enumerate(last.values()):
-        analysis = store.analysis
+    for row, (analysis, programs) in enumerate(last.values()):
         if analysis.columns is None:
             analysis.columns = _statement_columns(analysis)
-        out[:, row] = analysis.columns[:, store.programs].T
+        out[:, row] = analysis.columns[:, programs].T
     return out
 
 

@@ -8,8 +8,6 @@ vectors, and results of ``mma`` go out through shared memory, eight rows of ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pruner.arrays import IntLike, Mask, dtype_bytes
@@ -54,29 +52,21 @@ _ROW, _ROW_OF_EVEN = 64, 32  # elements: rows that may be permuted, and those of
 _MAX_VECTOR_ELEMENT_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fetch:
-    """A cooperative fetch to rewrite: ``lanes`` per thread, and repeated thread loops."""
-
-    block: Block
-    lanes: IntLike
-    threads_x: IntLike
-    threads_y: IntLike | None
-
-
-def rewrite_cooperative_fetch(tree: Tree, fetch: Fetch) -> None:
-    """Deal the fetch's last loop out to the block's threads, ``lanes`` elements each."""
-    fused = tree.path(fetch.block)[-1]
+def rewrite_cooperative_fetch(
+    tree: Tree, fetch: Block, lanes: IntLike, threads_x: IntLike, threads_y: IntLike | None
+) -> None:
+    """Deal the fetch's last loop out to repeated thread loops, ``lanes`` elements each."""
+    fused = tree.path(fetch)[-1]
     # Lanes that do not divide the loop would need a guard inside a vector: then none.
-    lanes = af.where(np.equal(np.mod(fused.extent, fetch.lanes), 0), fetch.lanes, 1)
+    lanes = af.where(np.equal(np.mod(fused.extent, lanes), 0), lanes, 1)
     # RewriteCooperativeFetch gives up vectors of 64-bit types, which VerifyGPUCode rejects.
-    if widest_bytes(tree, fetch.block) > _MAX_VECTOR_ELEMENT_BYTES:
+    if widest_bytes(tree, fetch) > _MAX_VECTOR_ELEMENT_BYTES:
         lanes = 1
-    threads = [fetch.threads_x] if fetch.threads_y is None else [fetch.threads_y, fetch.threads_x]
+    threads = [threads_x] if threads_y is None else [threads_y, threads_x]
     made = split(tree, fused, [None, *threads, lanes])
     made[-1].mark = Mark.VECTORIZE
     made[-2].mark = Mark.THREAD_X
-    if fetch.threads_y is not None:
+    if threads_y is not None:
         made[-3].mark = Mark.THREAD_Y
 
 
@@ -148,7 +138,7 @@ def _deal_out(tree: Tree, block: Block, loops: list[LoopNode], warps: IntLike) -
     wanted = int(str(block.annotations.get(_VECTOR_BYTES, 1)))
     lanes = max(1, wanted // dtype_bytes(tree.buffers[block.buffer].dtype))
     fuse(tree, loops)
-    rewrite_cooperative_fetch(tree, Fetch(block, lanes, WARP_LANES, warps))
+    rewrite_cooperative_fetch(tree, block, lanes, WARP_LANES, warps)
 
 
 def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode) -> None:

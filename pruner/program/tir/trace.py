@@ -22,7 +22,6 @@ from pruner.program.tir.copies import Copy
 from pruner.program.tir.layouts import storage_align, transform_layout
 from pruner.program.tir.parallelize import rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import (
-    Fetch,
     lower_auto_copies,
     read_at,
     require_bound,
@@ -104,7 +103,7 @@ class TraceState:
     decisions: Decisions
     strict: bool = False
     results: dict[int, Any] = field(default_factory=dict)
-    fetches: list[Fetch] = field(default_factory=list)
+    fetches: list[tuple[Any, ...]] = field(default_factory=list)  # of rewrite_cooperative_fetch
     threads: dict[str, IntLike] = field(default_factory=dict)
     tiled: dict[int, IntLike] = field(default_factory=dict)
 
@@ -160,10 +159,7 @@ class TraceState:
         # Results point into the old tree: the same nodes of the copy.
         nodes: dict[Any, Any] = {self.tree: tree, **copy.nodes}
         results = {n: _copied(value, nodes, copy) for n, value in self.results.items()}
-        fetches = [
-            Fetch(nodes[f.block], *map(copy.number, (f.lanes, f.threads_x, f.threads_y)))
-            for f in self.fetches
-        ]
+        fetches = [(nodes[block], *map(copy.number, more)) for block, *more in self.fetches]
         threads = {axis: copy.number(extent) for axis, extent in self.threads.items()}
         tiled = {slot: copy.number(extent) for slot, extent in self.tiled.items()}
         decisions = self.decisions[rows]
@@ -174,7 +170,7 @@ class TraceState:
         # In TVM's order: fetches, bound blocks, parallel and unrolled loops, reductions; copies
         # last, when the program is lowered.
         for fetch in self.fetches:
-            rewrite_cooperative_fetch(self.tree, fetch)
+            rewrite_cooperative_fetch(self.tree, *fetch)
         if is_gpu:
             require_bound(self.tree)
         rewrite_parallel_vectorize_unroll(
@@ -259,7 +255,7 @@ def _annotate(s: TraceState, i: Instruction, target: Tree | Block | LoopNode, va
         x, y = s.threads.get("threadIdx.x"), s.threads.get("threadIdx.y")
         if x is None or not isinstance(target, Block):
             raise UnsupportedProgram("cooperative-fetch", "no threads are bound before it")
-        s.fetches.append(Fetch(target, value, x, y))
+        s.fetches.append((target, value, x, y))
         return
     if key == WARP_EXECUTION:  # the lanes of a warp are threadIdx.x
         s.threads["threadIdx.x"] = WARP_LANES

@@ -39,7 +39,7 @@ def compute(dag: ComputeDAG, steps: list[Steps]) -> list[np.ndarray]:
 def analyses(key: str, steps: Steps) -> list[StoreAnalysis]:
     (group,), _ = group_programs([steps])
     nests = lower(apply(dag_for_workload(key, ()), group.skeleton, group.decisions))
-    return [store.analysis for (stores,) in [analyse([nests])] for store in stores]
+    return [analysis for (stores,) in [analyse([nests])] for analysis, _ in stores]
 
 
 class Agreement:

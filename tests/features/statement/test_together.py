@@ -26,7 +26,7 @@ def featurized(nests, extra=None):
 def measured(names):
     """How many analyses the stores of some nests have."""
     found = analyse([NESTS[name] for name in names], "unique")
-    return len({id(store.analysis) for stores in found for store in stores})
+    return len({id(analysis) for stores in found for analysis, _ in stores})
 
 
 def test_rows_are_those_of_each_alone():

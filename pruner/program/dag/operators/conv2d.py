@@ -10,8 +10,7 @@ from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, 
 from pruner.program.dag.operators.windows import (
     output_sizes,
     pad_nchw,
-    te_pad,
-    te_windows,
+    te_convolution,
     torch_convolution,
     window,
 )
@@ -44,13 +43,10 @@ def _dag(
 
 def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
     n, ci, h, w, co, kh, kw, stride, padding = args
-    amounts = pad_amounts(padding, kh, kw)
-    data = te.placeholder((n, ci, h, w), dtype, name="data")
-    padded = te_pad(topi, data, amounts, "pad_temp")
-    kernel = te.placeholder((co, ci, kh, kw), dtype, name="kernel")
-    rc = te.reduce_axis((0, ci), name="rc")
-    shape = (n, co, *output_sizes((h, w), (kh, kw), amounts, stride))
-    return [data, kernel, te_windows(te, padded, kernel, shape, stride, [rc])]
+    shapes, names = ((n, ci, h, w), (co, ci, kh, kw)), ("pad_temp", "conv")
+    return te_convolution(
+        te, topi, dtype, *shapes, stride, padding, names=names, channel=lambda _, rc: rc
+    )
 
 
 OPERATOR = Operator(

@@ -4,8 +4,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from pruner.features.columns import flag
-from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.text import dag_text
+from pruner.program.dag.dag import ComputeDAG, dag_text
 
 WORDS = (
     "max",

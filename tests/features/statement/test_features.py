@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pruner.features.statement.analysis import StoreAnalysis, analyse, statement_features
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators import dag_for_workload
-from pruner.program.dag.task_index import TaskIndex
+from pruner.program.replay import TaskIndex
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pruner.program.dag.dag import AxisDef, ComputeDAG, Stage
+from pruner.program.dag.dag import AxisDef, ComputeDAG, Stage, dag_text, shortened
 from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.dag.tenset import dag_from_json
-from pruner.program.dag.text import dag_text, shortened
 from tests.program.tenset_tasks import golden_tasks, unique_tasks
 
 

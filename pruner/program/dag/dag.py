@@ -36,14 +36,13 @@ class AxisDef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One tensor: a kernel input (``placeholder``) or a computation over its axes.
+    """One tensor: a kernel input (without ``body``) or a computation over its axes.
 
     ``body`` is the value of one element; with ``combiner`` set it is the reduction's source and
     ``identity`` the value the output starts from. ``tag`` is TE's operator tag.
     """
 
     name: str
-    kind: Literal["placeholder", "compute"]
     shape: tuple[int, ...]
     dtype: str
     axes: tuple[AxisDef, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -231,22 +231,6 @@ sub = partial(_arithmetic, "sub")
 mul = partial(_arithmetic, "mul")
 div = partial(_arithmetic, "div")
 maximum = partial(_arithmetic, "max")
-
-
-def compare(op: BinaryOp, a: Expr, b: Expr) -> Expr:
-    """Return ``a op b`` as a boolean."""
-    return Binary(op, a, b, "bool")
-
-
-def all_of(conditions: list[Expr]) -> Expr:
-    """Return the conjunction of one or more conditions, nested to the left."""
-    # Left-nested as TVM's && chains: text and operation counts follow the nesting.
-    return reduce(lambda a, b: Binary("and", a, b, "bool"), conditions)
-
-
-def if_then_else(cond: Expr, then: Expr, other: Expr) -> Expr:
-    """Return ``cond ? then : other``; only the chosen side is evaluated."""
-    return Call("if_then_else", (cond, then, other), then.dtype)
 
 
 def load(stage: int, *indices: Expr) -> Load:

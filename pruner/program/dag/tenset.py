@@ -137,7 +137,6 @@ class _Reader:
             case "PlaceholderOp":
                 return Stage(
                     name=op.field("name"),
-                    kind="placeholder",
                     shape=tuple(_extent(size, self.reader({})) for size in op.ref("shape").items),
                     dtype=op.field("dtype"),
                 )
@@ -166,7 +165,6 @@ class _Reader:
         spatial = tuple(_axis(axis, SPATIAL, reader, ()) for axis in axes)
         return Stage(
             name=op.field("name"),
-            kind="compute",
             shape=tuple(axis.extent for axis in spatial),
             dtype=value.field("dtype"),
             axes=spatial,

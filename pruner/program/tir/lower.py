@@ -20,7 +20,6 @@ from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import (
     Allocation,
-    Buffer,
     BufferStore,
     Loop,
     LoopKind,
@@ -40,8 +39,8 @@ Lowering = Literal["ansor", "metaschedule"]
 class _Lowering:
     tree: Tree
     nests: LoopNests
-    form: Lowering
     places: dict[int, Place]
+    cut: dict[int, Place]  # of the buffers that the form cuts to their used box
     kinds: dict[LoopVar, LoopKind]
     allocated: dict[LoopNode | None, list[int]] = field(default_factory=dict)
     unified: dict[LoopVar, LoopVar] = field(default_factory=dict)
@@ -53,10 +52,12 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     A reduction over threads becomes a call, as in Ansor's features, with its ``reduction``.
     """
     places = buffer_scopes(tree)  # first: it may find programs uncertain
-    buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
+    cut = places if form == "metaschedule" else {}
+    used = {key: replace(tree.buffers[key], shape=_extents(place)) for key, place in cut.items()}
+    buffers = [used.get(buffer.key, buffer) for buffer in tree.buffers]
     shared, ahead = dynamic_bytes(tree), copies_ahead(tree)
     nests = LoopNests(tree.num_programs, buffers, shared_bytes=shared, copies_ahead=ahead)
-    lowering = _Lowering(tree, nests, form, places, _loop_kinds(tree))
+    lowering = _Lowering(tree, nests, places, cut, _loop_kinds(tree))
     for key, place in places.items():
         lowering.allocated.setdefault(place.loop, []).append(key)
     # Buffers of several kernels, and results, live outside all loops.
@@ -64,13 +65,6 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     for node in tree.root.body:
         _emit(lowering, node, (), 0)
     return nests
-
-
-def _buffer(buffer: Buffer, place: Place | None, form: Lowering) -> Buffer:
-    """Return the buffer; ``metaschedule`` cuts it to the used box."""
-    if form == "ansor" or place is None:
-        return buffer
-    return replace(buffer, shape=_extents(place))
 
 
 def _extents(place: Place) -> tuple[IntLike, ...]:
@@ -91,7 +85,7 @@ def _emit(e: _Lowering, node: TreeNode, loops: tuple[Loop, ...], unroll: IntLike
         unroll = af.where(np.greater(node.unroll, 0), node.unroll, unroll)
     # TVM unifies thread variables of one axis (UnifyThreadBinding) before it counts features.
     same = next((x for x in loops if x.is_bound and x.mark == node.mark), None)
-    if same is not None and e.form == "metaschedule" and node.mark is not Mark.VTHREAD:
+    if same is not None and e.cut and node.mark is not Mark.VTHREAD:
         e.unified[node.var] = e.unified.get(same.var, same.var)
     # Absent everywhere: half of a loop, or gone into another.
     elif not af.everywhere(node.absent):
@@ -170,10 +164,8 @@ def _indices(
 ) -> list[Affine]:
     """Return simplified indices, counted from the start of the cut buffer."""
     found = [evaluate_index(index, table) for index in indices]
-    place = e.places.get(key)
-    if e.form == "ansor" or place is None:
-        return found
-    return [af.add(x, start_of(r), -1) for x, r in zip(found, place.box, strict=True)]
+    box = e.cut[key].box if key in e.cut else ()
+    return [af.add(x, start_of(r), -1) for x, r in zip(found, box, strict=True)] if box else found
 
 
 def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:

@@ -41,16 +41,6 @@ def test_neutral_operands_vanish_and_others_stay():
     assert expr.mul(X, zero) == Binary("mul", X, zero, "int32")
 
 
-def test_conditions_nest_to_the_left_and_choose_lazily():
-    low, high, even = (expr.compare("ge", X, expr.int_(n)) for n in (1, 2, 3))
-    both = expr.all_of([low, high, even])
-    assert both == Binary("and", Binary("and", low, high, "bool"), even, "bool")
-    assert expr.all_of([low]) is low
-    chosen = expr.if_then_else(both, expr.float_(1), expr.float_(0))
-    assert chosen.dtype == "float32"
-    assert [float(value_of(chosen, [x], [])) for x in (2, 3)] == [0.0, 1.0]
-
-
 def test_the_smallest_float_is_a_float32():
     assert np.float32(expr.FLOAT32_MIN) == np.finfo(np.float32).min
 

@@ -308,7 +308,7 @@ def check_steps(dag: ComputeDAG, steps: list[list[Any]]) -> int:
             case "CI":
                 source = original[stage]
                 assert source is not None
-                assert dag.stages[source].kind == "compute"
+                assert dag.stages[source].body is not None
             case "RF":
                 return checked
     return checked

@@ -59,8 +59,8 @@ X, Y = Axis(0), Axis(1)
 )
 def test_forms_of_expressions(expr: Expr, expected: str | None) -> None:
     axes = (AxisDef(name="i", extent=2), AxisDef(name="j", extent=2))
-    source = Stage(name="A", kind="placeholder", shape=(2, 2), dtype="float32")
-    stage = Stage(name="B", kind="compute", shape=(2, 2), dtype="float32", axes=axes, body=expr)
+    source = Stage(name="A", shape=(2, 2), dtype="float32")
+    stage = Stage(name="B", shape=(2, 2), dtype="float32", axes=axes, body=expr)
     dag = ComputeDAG(stages=(source, stage), outputs=(1,))
     assert dag_text(dag).splitlines()[1] == f"B(i, j) = {expected or '((i == j) || !(bool)0)'}"
 

@@ -44,15 +44,13 @@ class DagBuilder:
     def placeholder(self, name: str, shape: tuple[int, ...]) -> int:
         """Add a float32 kernel input; return its position."""
         axis_defs([(name, size) for size in shape])
-        self.stages.append(Stage(name=name, kind="placeholder", shape=shape, dtype="float32"))
+        self.stages.append(Stage(name=name, shape=shape, dtype="float32"))
         return self.last
 
     def compute(self, name: str, dims: Dims, body: Expr, **more: Any) -> int:
         """Add a stage with the spatial axes ``dims`` (``more`` of `Stage`); return its position."""
         shape, axes = tuple(extent for _, extent in dims), axis_defs(dims)
-        stage = Stage(
-            name=name, kind="compute", shape=shape, dtype="float32", axes=axes, body=body, **more
-        )
+        stage = Stage(name=name, shape=shape, dtype="float32", axes=axes, body=body, **more)
         self.stages.append(stage)
         return self.last
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal
 
 from pruner.data.workload import Amounts, Padding, pad_amounts
 from pruner.program.dag.expr import (
     Axis,
+    Binary,
+    Call,
     Expr,
     add,
-    all_of,
     axes,
-    compare,
     float_,
-    if_then_else,
     int_,
     load,
     mul,
@@ -65,13 +65,15 @@ def pad_nchw(
         # The comparisons remain in the body and are counted, so which of them TOPI writes matters.
         padded = front + back > 0
         if front or (padded and bounds == "both"):
-            conditions.append(compare("ge", axis, int_(front)))
+            conditions.append(Binary("ge", axis, int_(front), "bool"))
         if back or (padded and bounds == "both"):
-            conditions.append(compare("lt", axis, int_(size + front)))
+            conditions.append(Binary("lt", axis, int_(size + front), "bool"))
         indices.append(sub(axis, int_(front)))
     body: Expr = load(data, *indices)
     if conditions:
-        body = if_then_else(all_of(conditions), body, float_(value))
+        # Left-nested as TVM's && chains: text and operation counts follow the nesting.
+        inside = reduce(lambda a, b: Binary("and", a, b, "bool"), conditions)
+        body = Call("if_then_else", (inside, body, float_(value)), "float32")
     extents = [a + b + c for a, b, c in zip(shape, before, after, strict=True)]
     dims = [(f"{axis_name}{i}", extent) for i, extent in enumerate(extents)]
     return dag.compute(name, dims, body, tag="injective,pad")

@@ -66,7 +66,6 @@ def _logged(name: str, unit: str, formula: str, source: str) -> Column:
 
 
 def _counts() -> tuple[Column, ...]:
-    """Return the operation counts by kind, in the order of counting."""
     out = [
         _logged(f"{group}_{kind}", "operations", f"{group} {kind} x P", _STATEMENT_SOURCE)
         for group in ("float", "int")

@@ -129,7 +129,6 @@ def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
 
 
 def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]:
-    """Return tile row and result row of the store after accumulation."""
     analysis, tile = accumulate
     for later in analyses[analyses.index(analysis) + 1 :]:
         for access in later.accesses[1:]:
@@ -143,7 +142,6 @@ def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]
 def _row(
     nests: LoopNests, analysis: StoreAnalysis, access: AccessFeatures, kind: DataflowKind
 ) -> Floats:
-    """Return the columns of one touch, [column, N]."""
     buffer = access.access.buffer
     allocation = nests.allocations.get(buffer.key)
     size = column(0 if allocation is None else buffer.bytes_per_element, nests.num_programs)

@@ -167,7 +167,6 @@ def statement_features(nests: LoopNests, stores: Sequence[AnalysedStore]) -> NDA
 
 
 def _statement_columns(analysis: StoreAnalysis) -> NDArray[np.float32]:
-    """Return the columns of a buffer's last store, [column, N]."""
     table = ColumnValues(STATEMENT_INDEX, analysis.frame.num, np.float32)
     logs = _computation(table, analysis) | _allocation(analysis) | _scope(analysis)
     # One logarithm over all columns: calls to NumPy cost more than the elements.

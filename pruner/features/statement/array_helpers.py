@@ -143,7 +143,6 @@ def level_bounds(index: Affine, depth: dict[LoopVar, int], levels: int) -> tuple
 
 
 def _reach(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
-    """Return the bounds of a term whose index is in [lo, hi]."""
     lo, hi = wrap_bounds(t, lo, hi)
     x, y = 0 if _is_zero(lo) else t.coef * lo, t.coef * hi
     if _is_zero(x) and not any_nonzero(t.coef < 0):

@@ -187,7 +187,6 @@ class OpCounter:
                 self._expr(cond, live)
 
     def _sides(self, op: str, a: Expr, b: Expr) -> tuple[Affine, Affine]:
-        """Return both sides of an integer comparison."""
         left, right = self._store.sum_of(a), self._store.sum_of(b)
         ordered = op not in ("eq", "ne")
         if not right.terms:
@@ -235,12 +234,10 @@ def _without_factor(a: Affine) -> Affine:
 
 
 def _has_no_choice(expr: Expr) -> bool:
-    """Return whether an expression has sums, products and divisions only."""
     return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
 
 
 def _are_indices(a: Expr, b: Expr) -> bool:
-    """Return whether both sides depend on loop variables alone."""
     return _is_int(a) and is_sum(a) and is_sum(b)
 
 

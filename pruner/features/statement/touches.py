@@ -105,7 +105,6 @@ def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loo
 
 
 def _common(a: Sequence[Loop], b: Sequence[Loop]) -> int:
-    """Return the number of outer loops that two stores share."""
     count = 0
     for x, y in zip(a, b, strict=False):
         if x is not y:

@@ -54,8 +54,6 @@ def gpu_symbols(nests: LoopNests) -> Symbols:
 
 
 class _GpuRow:
-    """Columns of one statement."""
-
     def __init__(
         self, statement: NestStatement, around: dict[int, set[LoopVar]], on_cores: bool
     ) -> None:
@@ -138,7 +136,6 @@ class _GpuRow:
         return threads * self._extent([*self._roles.own, *self._roles.path])
 
     def _fragment(self) -> PerProgram:
-        """Return elements of operands in a lane's registers."""
         spatial = moving_of(x for x in self._roles.own if not x.is_reduce)
         return _HOLDERS[self._s.buffer.scope] * self._s.write.count(spatial) / self._lanes
 

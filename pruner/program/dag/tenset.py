@@ -189,7 +189,6 @@ def _check_loads(stages: list[Stage], position: dict[int, int]) -> None:
 
 
 def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:
-    """Return the stage with its loads pointing to final stage numbers."""
     if stage.body is None:
         return stage
 

@@ -74,7 +74,6 @@ def _shape(rest: Affine, live: IntLike) -> tuple[IntLike, IntLike]:
 
 
 def _fits_below(rest: Affine, divisor: IntLike) -> Truth:
-    """Return where ``0 <= rest < divisor`` is proven by bounds."""
     lo, hi = bounds(rest)
     return (lo >= 0) & (hi < divisor)
 

@@ -97,7 +97,6 @@ def relax(region: Region, variables: Set[LoopVar], *, partly: bool = False) -> R
 
 
 def _uses_some(index: LoopVar | Affine, variables: Set[LoopVar]) -> Truth:
-    """Return where an index holds one of the variables."""
     if isinstance(index, LoopVar):
         return index in variables
     out: Truth = False
@@ -107,7 +106,6 @@ def _uses_some(index: LoopVar | Affine, variables: Set[LoopVar]) -> Truth:
 
 
 def _without(index: Affine, variables: Set[LoopVar]) -> Affine:
-    """Return an index where the variables are 0."""
     terms = []
     for t in index.terms:
         if isinstance(t.index, LoopVar):

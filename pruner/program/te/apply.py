@@ -52,7 +52,6 @@ class _State:
     extents: Iterator[Ints]  # as logged, of each split in turn
 
     def value(self, slot: Slot) -> IntLike:
-        """Return decision ``slot`` as array [N], or int where all agree."""
         return plain(self.decisions[:, slot.number])
 
     def lengths(self, source: int) -> list[IntLike]:

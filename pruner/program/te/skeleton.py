@@ -242,7 +242,6 @@ class _Members:
         self._extents.append(_table(extents, len(rows)))
 
     def group(self) -> SkeletonGroup:
-        """Return the collected programs as one group."""
         return SkeletonGroup(
             skeleton=self._skeleton,
             rows=np.asarray(self.rows, np.int64),
@@ -303,7 +302,6 @@ def _groups_of(
 
 
 def _by_outline(rows: list[int], steps_list: Sequence[_Steps]) -> list[list[int]]:
-    """Group rows that may share a skeleton by their outline."""
     parts: dict[Hashable, list[int]] = {}
     for row in rows:
         parts.setdefault(_outline(steps_list[row]), []).append(row)

@@ -204,6 +204,5 @@ def _joined(block: Block, slot: int, parts: list[_Part]) -> Expr:
 
 
 def _whole(value: IntLike) -> int | None:
-    """Return the number if all programs share it, else None."""
     value = af.plain(value)
     return value if isinstance(value, int) else None

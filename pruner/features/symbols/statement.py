@@ -5,7 +5,7 @@
 """
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
@@ -20,8 +20,6 @@ from pruner.program.dag.expr import Binary, Call, Expr, Load, Select, children, 
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
 from pruner.program.nests import (
-    BLOCKS,
-    THREADS,
     WARP_LANES,
     Buffer,
     BufferStore,
@@ -90,61 +88,6 @@ class StatementLoop:
     def is_bound(self) -> bool:
         """True for a GPU index: block, thread or virtual thread."""
         return is_bound(self.mark)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoopRoles:
-    """The loops around a GPU statement by role, outermost first.
-
-    One thread runs ``serial`` loops one after another; of them ``path`` are loops of other stages
-    around the statement, ``own`` loops of its stage.
-    """
-
-    blocks: list[StatementLoop]
-    threads: list[StatementLoop]
-    vthreads: list[StatementLoop]
-    serial: list[StatementLoop]
-
-    @staticmethod
-    def of(loops: Sequence[StatementLoop]) -> "LoopRoles":
-        """Sort loops by their marks.
-
-        A cooperative fetch has threads of its own inside the block's, and a block fetches once for
-        all virtual threads; so have results that go out through shared memory.
-        """
-        threads = [x for x in loops if x.mark in THREADS]
-        # Own threads inside the block's threads: only a fetch has both.
-        fetches = {x.is_own for x in threads} == {True, False}
-        if not fetches:
-            last = {x.mark: x for x in threads}
-            threads = [x for x in threads if last[x.mark] is x]
-        return LoopRoles(
-            blocks=[x for x in loops if x.mark in BLOCKS],
-            threads=[x for x in threads if x.is_own or not fetches],
-            vthreads=[] if fetches else [x for x in loops if x.mark is Mark.VTHREAD],
-            serial=[x for x in loops if not x.is_bound],
-        )
-
-    @property
-    def path(self) -> list[StatementLoop]:
-        """Serial loops of other stages around the statement."""
-        return [x for x in self.serial if not x.is_own]
-
-    @property
-    def own(self) -> list[StatementLoop]:
-        """Serial loops of the statement's stage."""
-        return [x for x in self.serial if x.is_own]
-
-    @property
-    def in_thread(self) -> list[StatementLoop]:
-        """Loops that one thread runs, virtual threads first."""
-        return [*self.vthreads, *self.serial]
-
-    @property
-    def inner_tile(self) -> list[StatementLoop]:
-        """Own loops inside the last reduction loop."""
-        last = max((i for i, x in enumerate(self.own) if x.is_reduce), default=-1)
-        return self.own[last + 1 :]
 
 
 def extent_of(loops: Iterable[StatementLoop], num: int) -> PerProgram:

@@ -41,14 +41,8 @@ class _Path:
         return _Path(loops, rows_of([x.extent for x in loops], tree.num_programs), ~absent)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """Loops to fuse [L, N]; ``whole`` [N]: all, split then into ``lanes``."""
-
-    outer: Mask
-    inner: Mask
-    whole: Mask
-    lanes: IntLike
+# Outer and inner loops to fuse [L, N]; where all are fused [N], and split into so many lanes.
+_Plan = tuple[Mask, Mask, Mask, IntLike]
 
 
 def rewrite_parallel_vectorize_unroll(
@@ -105,7 +99,7 @@ def _plan(
     rank = exists.cumsum(0)
     some = exists & ~whole
     lanes = 1 if vectorize is None else vectorize
-    return _Plan(some & (rank <= outer), some & (count - rank < inner), whole, lanes)
+    return some & (rank <= outer), some & (count - rank < inner), whole, lanes
 
 
 def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
@@ -179,14 +173,15 @@ class _Fusion:
 
 
 def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
-    inner = _Fusion.of(path, plan.inner)
-    narrow = np.where(plan.whole, plan.lanes, inner.total)
+    outer_loops, inner_loops, whole, lanes = plan
+    inner = _Fusion.of(path, inner_loops)
+    narrow = np.where(whole, lanes, inner.total)
     vector = LoopNode(LoopVar("vector", af.plain(narrow)), mark=Mark.VECTORIZE)
     outer = [_Outer.of(path, plan, vector, top, here) for top, here in _tops(path)]
     parts = [(one.var, one.left) for one in outer]
     parts.append((af.variable(vector.var), inner))
     parts += [(one.together, one.everything) for one in outer]
-    fused = plan.outer | plan.inner | (plan.whole & path.exists)
+    fused = outer_loops | inner_loops | (whole & path.exists)
     # A fused loop keeps its place with extent 1, and its old variable becomes an expression of the
     # new loops, so no binding has to be rewritten.
     for row in np.flatnonzero(fused.any(1)).tolist():
@@ -202,7 +197,7 @@ def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
         loop.absent = ~path.exists[row] | fused[row]
     for one in outer:
         _insert(path.loops[one.top], one.loop, one.used)
-    _insert(block, vector, plan.inner.any(0) | plan.whole)
+    _insert(block, vector, inner_loops.any(0) | whole)
 
 
 def _tops(path: _Path) -> list[tuple[int, Mask]]:
@@ -236,12 +231,13 @@ class _Outer:
 
     @staticmethod
     def of(path: _Path, plan: _Plan, vector: LoopNode, top: int, here: Mask) -> _Outer:
-        some, whole = plan.outer & here, plan.whole & here
+        outer_loops, _, everywhere, lanes = plan
+        some, whole = outer_loops & here, everywhere & here
         left, everything = _Fusion.of(path, some), _Fusion.of(path, path.exists & whole)
         # Rounded up: RewriteFuseSplit splits the fused loop by the lanes, the last vector partial.
-        wide = np.where(whole, -(-everything.total // plan.lanes), left.total)
+        wide = np.where(whole, -(-everything.total // lanes), left.total)
         loop = LoopNode(LoopVar("parallel", af.plain(wide)), mark=Mark.PARALLEL)
-        together = af.add(af.variable(vector.var), af.variable(loop.var), plan.lanes)
+        together = af.add(af.variable(vector.var), af.variable(loop.var), lanes)
         alone = some & (some.sum(0) == 1)
         return _Outer(top, loop, some.any(0) | whole, left, everything, together, alone)
 

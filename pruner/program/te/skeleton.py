@@ -147,51 +147,37 @@ _AT_ONCE = 500
 _COMPARED = 16  # skeletons of one length, found by comparison before outlines are made
 
 
-class _Columns:
-    """Compare step lists of one length with ``first``; columns of fields that may differ."""
+def _conditions(
+    first: _Steps, programs: Sequence[_Steps], decisions: list[_Column], extents: list[_Column]
+) -> Iterator[tuple[_Column, Any]]:
+    """Yield (column, its value in ``first``) of step lists, each once the earlier pairs hold.
 
-    def __init__(self, first: _Steps, programs: Sequence[_Steps]) -> None:
-        self._first, self._programs = first, programs
-        self.decisions: list[_Column] = []
-        self.extents: list[_Column] = []
-
-    def fitting(self) -> list[bool] | None:
-        """Return the programs that may equal the first; None: all."""
-        # Column by column, so that C code (`count`) compares, ten times faster than a loop.
-        for column, wanted in self._fixed():
-            if column.count(wanted) < len(column):
-                return [value == wanted for value in column]
-        return None
-
-    def _fixed(self) -> Iterator[tuple[_Column, Any]]:
-        """Yield (column, required value), each once the earlier pairs hold."""
-        for step, column in zip(self._first, zip(*self._programs, strict=True), strict=True):
-            if step[0] not in _OPEN:
-                yield column, step
-                continue
-            yield _each(type, column), list
-            yield _each(len, column), len(step)
-            fields, free = list(zip(*column, strict=True)), _OPEN[step[0]]
-            for place, field in enumerate(fields):
-                if place not in free:
-                    yield field, step[place]
-            if step[0] == "SP":
-                self.extents.append(fields[3])
-            yield from self._open(fields[free[-1]], step[free[-1]])
-
-    def _open(self, field: _Column, first: Any) -> Iterator[tuple[_Column, Any]]:
-        """Yield the conditions of a decision field (list or pragma text)."""
-        yield _each(type, field), type(first)
+    Fields that may differ are collected in ``decisions`` and ``extents``.
+    """
+    for step, column in zip(first, zip(*programs, strict=True), strict=True):
+        if step[0] not in _OPEN:
+            yield column, step
+            continue
+        yield _each(type, column), list
+        yield _each(len, column), len(step)
+        fields, free = list(zip(*column, strict=True)), _OPEN[step[0]]
+        for place, field in enumerate(fields):
+            if place not in free:
+                yield field, step[place]
+        if step[0] == "SP":
+            extents.append(fields[3])
+        field, value = fields[free[-1]], step[free[-1]]
+        yield _each(type, field), type(value)
         # Decisions of a pragma hide in its text, auto_unroll_max_step$64; the texts are few.
-        if isinstance(first, str):
+        if isinstance(value, str):
             depths = {text: _depth(text) for text in set(field)}
             columns = [_each(depths.__getitem__, field)]
         else:
-            yield _each(len, field), len(first)
+            yield _each(len, field), len(value)
             columns = list(zip(*field, strict=True))
-        for column in columns:
-            yield _each(type, column), int
-        self.decisions += columns
+        for numbers in columns:
+            yield _each(type, numbers), int
+        decisions += columns
 
 
 def _each(function: Callable[[Any], Any], column: _Column) -> _Column:
@@ -220,11 +206,16 @@ class _Members:
         """Add the rows that have the skeleton; return the other rows."""
         others: list[int] = []
         while rows:
-            columns = _Columns(self._first, [steps_list[row] for row in rows])
-            fitting = columns.fitting()
-            if fitting is None:
-                self._add(rows, columns.decisions, columns.extents)
+            decisions: list[_Column] = []
+            extents: list[_Column] = []
+            programs = [steps_list[row] for row in rows]
+            pairs = _conditions(self._first, programs, decisions, extents)
+            # Column by column, so that C code (`count`) compares, ten times faster than a loop.
+            differs = next(((c, wanted) for c, wanted in pairs if c.count(wanted) < len(c)), None)
+            if differs is None:
+                self._add(rows, decisions, extents)
                 break
+            fitting = [value == differs[1] for value in differs[0]]
             others += [row for row, fits in zip(rows, fitting, strict=True) if not fits]
             rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
         return others

@@ -9,20 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pruner.arrays import IntLike
-from pruner.program.index.affine import (
-    INF,
-    Affine,
-    LoopVar,
-    Term,
-    Truth,
-    any_nonzero,
-    everywhere,
-    fails,
-    least,
-    most,
-    plain,
-    where,
-)
+from pruner.program.index import affine as af
+from pruner.program.index.affine import INF, Affine, LoopVar, Term, Truth
 
 _MAGIC = 2  # feature.cc's value where no factor follows the variable
 
@@ -52,29 +40,29 @@ def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
     """Return where the target appears in ``index``, and feature.cc's coefficient there."""
     # Sums of plain variables have the closed form below; nested sums need the walk itself.
     if any(isinstance(t.index, Affine) for t in index.terms):
-        return _Walk(target).run(index) if any_nonzero(target.inside(index)) else (False, 1)
+        return _Walk(target).run(index) if af.any_nonzero(target.inside(index)) else (False, 1)
     present: Truth = False
     largest: IntLike = 0  # coefficient of the first term that holds the target
     tail: Truth = False  # a term with coefficient 1 holds it
     for t in index.terms:
         has = target.inside(t.index) & (t.coef != 0)
-        if any_nonzero(has):
+        if af.any_nonzero(has):
             present = present | has
-            largest = most(largest, where(has, t.coef, 0))
+            largest = af.most(largest, af.where(has, t.coef, 0))
             # No "* factor" is printed for coefficient 1: an earlier factor is remembered, or none.
             tail = tail | (has & (t.coef == 1))
-    if not any_nonzero(present):
+    if not af.any_nonzero(present):
         return False, 1
     smallest: IntLike = INF  # last constant factor among the positive terms
     negative: IntLike = 0
     for t in index.terms:
-        smallest = least(smallest, where(t.coef > 1, t.coef, INF))
-        if any_nonzero(t.coef < -1):
-            negative = least(negative, where(t.coef < -1, t.coef, 0))
-    value = where(largest == 1, 1, where(tail, _MAGIC, smallest))
+        smallest = af.least(smallest, af.where(t.coef > 1, t.coef, INF))
+        if af.any_nonzero(t.coef < -1):
+            negative = af.least(negative, af.where(t.coef < -1, t.coef, 0))
+    value = af.where(largest == 1, 1, af.where(tail, _MAGIC, smallest))
     only_negative = largest <= 0
-    if any_nonzero(only_negative & present):
-        value = where(only_negative, where(negative < 0, -negative, 1), value)
+    if af.any_nonzero(only_negative & present):
+        value = af.where(only_negative, af.where(negative < 0, -negative, 1), value)
     return present, value
 
 
@@ -91,7 +79,7 @@ class _Walk:
     def run(self, index: Affine) -> tuple[Truth, IntLike]:
         """Return where the target appears, and the coefficient there."""
         self._visit(index, True)
-        return self._seen, where(self._factor | self._sum, self._stride, 1)
+        return self._seen, af.where(self._factor | self._sum, self._stride, 1)
 
     def _visit(self, index: Affine, live: Truth) -> None:
         ranks = _print_order(index)
@@ -100,7 +88,7 @@ class _Walk:
         for rank in range(len(index.terms)):
             for t, place, there in zip(index.terms, ranks, active, strict=True):
                 here = (place == rank) & there
-                if not any_nonzero(here):
+                if not af.any_nonzero(here):
                     continue
                 self._term(t, here)
                 positive = here & (t.coef > 0)
@@ -114,16 +102,16 @@ class _Walk:
         else:
             met = here & self._target.is_var(t.index)
             self._seen = self._seen | met
-            self._stride = where(met, _MAGIC, self._stride)
-        factor = most(t.coef, -t.coef)
-        scaled = here & (factor != 1) & self._seen & fails(self._sum)
+            self._stride = af.where(met, _MAGIC, self._stride)
+        factor = af.most(t.coef, -t.coef)
+        scaled = here & (factor != 1) & self._seen & af.fails(self._sum)
         self._factor = self._factor | scaled
-        self._stride = where(scaled, factor, self._stride)
+        self._stride = af.where(scaled, factor, self._stride)
 
     def _add(self, here: Truth) -> None:
-        free = here & self._seen & fails(self._factor)
+        free = here & self._seen & af.fails(self._factor)
         self._sum = self._sum | free
-        self._stride = where(free, 1, self._stride)
+        self._stride = af.where(free, 1, self._stride)
 
 
 def _print_order(index: Affine) -> list[IntLike]:
@@ -134,13 +122,13 @@ def _print_order(index: Affine) -> list[IntLike]:
         for j in range(i):
             u = terms[j]
             first, same = u.coef > t.coef, u.coef == t.coef
-            if any_nonzero(same):
+            if af.any_nonzero(same):
                 tied = (u.lower == t.lower) & (u.upper >= t.upper)
                 # canonical_simplify.cc sorts equal coefficients by lower, then by upper factor.
                 first = first | (same & ((u.lower > t.lower) | tied))
-            ranks[i] = ranks[i] + where(first, 1, 0)
-            ranks[j] = ranks[j] + where(first, 0, 1)
-    return [plain(rank) for rank in ranks]
+            ranks[i] = ranks[i] + af.where(first, 1, 0)
+            ranks[j] = ranks[j] + af.where(first, 0, 1)
+    return [af.plain(rank) for rank in ranks]
 
 
 def touch_stride(
@@ -154,12 +142,12 @@ def touch_stride(
         seen: Truth = False
         for d in range(len(index) - 1, -1, -1):
             found, coef = coefficient(index[d], target)
-            fresh = found & fails(seen)
-            if any_nonzero(fresh):
+            fresh = found & af.fails(seen)
+            if af.any_nonzero(fresh):
                 # Several touches of a buffer: feature.cc keeps the smallest stride.
-                best = where(fresh, least(best, most(coef, -coef) * row), best)
+                best = af.where(fresh, af.least(best, af.most(coef, -coef) * row), best)
                 seen = seen | found
-            if everywhere(seen):
+            if af.everywhere(seen):
                 break
             row = row * shape[d]
     return best

@@ -24,14 +24,7 @@ from pruner.features.symbols.statement import (
     count_operations,
 )
 from pruner.program.dag.expr import loads
-from pruner.program.index.affine import (
-    INF,
-    Affine,
-    LoopVar,
-    Term,
-    any_nonzero,
-    variables_of,
-)
+from pruner.program.index.affine import INF, Affine, LoopVar, Term, any_nonzero, variables_of
 from pruner.program.nests import BufferStore, Loop, LoopNests, Mark
 
 _WIDE = 512  # programs of a nest that pay for its arrays by themselves

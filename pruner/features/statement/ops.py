@@ -5,18 +5,7 @@ from __future__ import annotations
 from pruner.arrays import IntLike
 from pruner.features.columns import COUNT_COLUMNS, COUNT_INDEX
 from pruner.features.statement.touches import load_indices
-from pruner.program.dag.expr import (
-    Axis,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Not,
-    Select,
-    walk,
-)
+from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine
 from pruner.program.index.divide import opened

@@ -19,15 +19,7 @@ from pruner.features.symbols.symbol_table import PerProgram
 from pruner.program.dag.expr import Binary, Call, Expr, Load, Select, children, loads, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
-from pruner.program.nests import (
-    WARP_LANES,
-    Buffer,
-    BufferStore,
-    Loop,
-    LoopNests,
-    Mark,
-    is_bound,
-)
+from pruner.program.nests import WARP_LANES, Buffer, BufferStore, Loop, LoopNests, Mark, is_bound
 
 Moving = frozenset[LoopVar]
 _LINE_BYTES = 128

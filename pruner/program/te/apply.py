@@ -17,15 +17,7 @@ import numpy as np
 from pruner.arrays import Decisions, IntLike, Ints
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.expr import (
-    Axis,
-    Binary,
-    Const,
-    Expr,
-    Load,
-    redirect_loads,
-    substitute_axes,
-)
+from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load, redirect_loads, substitute_axes
 from pruner.program.index.affine import plain
 from pruner.program.nests import LoopKind, Mark
 from pruner.program.te.schedule import (

@@ -25,13 +25,7 @@ from pruner.program.index.regions import (
     union,
 )
 from pruner.program.nests import Scope, is_bound, thread_rank
-from pruner.program.te.schedule import (
-    Attach,
-    IterVar,
-    Schedule,
-    SplitRelation,
-    StageState,
-)
+from pruner.program.te.schedule import Attach, IterVar, Schedule, SplitRelation, StageState
 
 
 @dataclass(slots=True, eq=False)

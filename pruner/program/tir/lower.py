@@ -18,15 +18,7 @@ from pruner.program.dag.expr import Axis, Const, Expr, Load, children, fold, loa
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.regions import evaluate_index
-from pruner.program.nests import (
-    Allocation,
-    BufferStore,
-    Loop,
-    LoopKind,
-    LoopNests,
-    Mark,
-    StoreKind,
-)
+from pruner.program.nests import Allocation, BufferStore, Loop, LoopKind, LoopNests, Mark, StoreKind
 from pruner.program.tir.primitives import reduces_over_threads
 from pruner.program.tir.regions import buffer_scopes, start_of
 from pruner.program.tir.shared import copies_ahead, dynamic_bytes

@@ -122,10 +122,9 @@ class _Lowering:
             self._emit_attached(stage, leaf, loops, unroll)
         # Inlining leaves constants to fold; TVM simplifies before features count operations.
         body = fold(self.bounds.bodies[stage.key])
-        if stage.reduce:
-            self._store(stage, "update", _update(stage, body), loops, values, unroll)
-        else:
-            self._store(stage, "plain", body, loops, values, unroll)
+        kind: StoreKind = "update" if stage.reduce else "plain"
+        value = _update(stage, body) if stage.reduce else body
+        self.nests.stores.append(self._store(stage, kind, value, loops, values, unroll))
 
     def _store(
         self,
@@ -135,12 +134,9 @@ class _Lowering:
         loops: Around,
         values: dict[IterVar, Affine],
         unroll: IntLike,
-        reduction: BufferStore | None = None,
-    ) -> None:
+    ) -> BufferStore:
         slots = root_values(stage, values, self.bounds)
-        buffer = self.nests.buffers[stage.key]
-        store = BufferStore(buffer, kind, value, loops, slots, unroll, reduction)
-        self.nests.stores.append(store)
+        return BufferStore(self.nests.buffers[stage.key], kind, value, loops, slots, unroll)
 
     def _emit_init(
         self,
@@ -164,7 +160,8 @@ class _Lowering:
             var = None if bound else LoopVar(leaf.name + ".init", leaf.extent)
             loops = (*loops, _open(stage, leaf, var))
             own[leaf] = af.variable(loops[-1].var)
-        self._store(stage, "init", Const(stage.identity, stage.dtype), loops, own, unroll)
+        value = Const(stage.identity, stage.dtype)
+        self.nests.stores.append(self._store(stage, "init", value, loops, own, unroll))
 
     def _emit_cross_thread(self, stage: StageState, loops: Around, unroll: IntLike) -> None:
         """Emit a cross-thread reduction: only its final write is a store."""
@@ -183,13 +180,12 @@ class _Lowering:
             loops = (*loops, opened)
             self._emit_attached(stage, leaf, loops, unroll)
         update = _update(stage, fold(self.bounds.bodies[stage.key]))
-        slots = root_values(stage, whole, self.bounds)
-        buffer = self.nests.buffers[stage.key]
-        # The update inside the call is kept beside the visible store: symbols count its work.
-        hidden = BufferStore(buffer, "update", update, every, slots, unroll)
         # The stored value is a call (tvm_thread_allreduce), which has no operations to count.
         value = Const(0.0, stage.dtype)
-        self._store(stage, "allreduce", value, loops, values, unroll, hidden)
+        store = self._store(stage, "allreduce", value, loops, values, unroll)
+        # The update inside the call is kept beside the visible store: symbols count its work.
+        store.reduction = self._store(stage, "update", update, every, whole, unroll)
+        self.nests.stores.append(store)
 
 
 def _open(stage: StageState, leaf: IterVar, var: LoopVar | None = None) -> Loop:

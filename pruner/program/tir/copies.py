@@ -57,7 +57,7 @@ class Copy:
 
     def number(self, value: Any) -> Any:
         """Return an array's rows; other values stay as they are."""
-        found = self._mask(value)
+        found: Any = self._mask(value)
         # A number that differed in the batch may be common in the part: `plain` makes it an int.
         return value if found is value else plain(found)
 

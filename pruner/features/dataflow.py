@@ -122,10 +122,8 @@ def _touches(analyses: list[StoreAnalysis]) -> tuple[list[_Touch], list[_Touch]]
 
 def _find(places: list[Scope], pattern: tuple[Scope, ...]) -> int:
     width = len(pattern)
-    for start in range(len(places) - width + 1):
-        if tuple(places[start : start + width]) == pattern:
-            return start
-    return -1
+    starts = range(len(places) - width + 1)
+    return next((s for s in starts if tuple(places[s : s + width]) == pattern), -1)
 
 
 def _epilogue(analyses: list[StoreAnalysis], accumulate: _Touch) -> list[_Touch]:

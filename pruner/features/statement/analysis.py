@@ -125,7 +125,10 @@ def analyse(
     ``node_keys``: identity of loops in the table of touches, see
     :func:`~pruner.features.statement.touches.number_loops`.
     """
-    every = [[StoreMember.of(one, store) for store in one.stores] for one in nests]
+    every = [
+        [StoreMember(one, s, [x for x in s.loops if any_nonzero(x.present)]) for s in one.stores]
+        for one in nests
+    ]
     members = [member for some in every for member in some]
     # Stores of a single nest seldom are alike: comparing them would cost more than it saves.
     alike = [[one] for one in members] if len(nests) == 1 else grouped(members, store_structure)

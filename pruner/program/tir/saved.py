@@ -48,7 +48,6 @@ from pruner.program.dag.expr import (
 )
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
-from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Buffer, Scope
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, TreeNode
@@ -327,9 +326,8 @@ def _block(node: Mapping[str, Any], parent: LoopNode, loops: list[LoopVar]) -> B
 
     def binding(kind: str, number: int) -> Binding:
         if kind == "const":
-            return Binding(evaluate_index(Const(number), {}), {})
-        var = {"loop": loops, "inner": inner}[kind][_number(number)]
-        return Binding(af.variable(var), {var: 1})
+            return Binding(af.const(int(number)), {})
+        return Binding.of({"loop": loops, "inner": inner}[kind][_number(number)])
 
     return Block(
         name=node["block"],

@@ -29,6 +29,7 @@ from pruner.program.nests import (
     LoopNests,
     Mark,
     Scope,
+    is_bound,
 )
 
 _BANKS, _BANK_BYTES = 32, 4
@@ -79,7 +80,7 @@ class _GpuRow:
         self._threads, self._vthreads = _threads_of(statement.loops)
         self._blocks = [x for x in statement.loops if x.mark in BLOCKS]
         # Loops that a thread runs one after another: of other stages around, and the stage's own.
-        self._serial = [x for x in statement.loops if not x.is_bound]
+        self._serial = [x for x in statement.loops if not is_bound(x.mark)]
         self._path = [x for x in self._serial if not x.is_own]
         self._own = [x for x in self._serial if x.is_own]
         last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)

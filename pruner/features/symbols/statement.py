@@ -19,7 +19,7 @@ from pruner.features.symbols.symbol_table import PerProgram
 from pruner.program.dag.expr import Binary, Call, Expr, Load, Select, children, loads, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
-from pruner.program.nests import WARP_LANES, Buffer, BufferStore, Loop, LoopNests, Mark, is_bound
+from pruner.program.nests import WARP_LANES, Buffer, BufferStore, Loop, LoopNests, Mark
 
 Moving = frozenset[LoopVar]
 _LINE_BYTES = 128
@@ -75,11 +75,6 @@ class StatementLoop:
     mark: Mark | None
     is_reduce: bool
     is_own: bool
-
-    @property
-    def is_bound(self) -> bool:
-        """True for a GPU index: block, thread or virtual thread."""
-        return is_bound(self.mark)
 
 
 def extent_of(loops: Iterable[StatementLoop], num: int) -> PerProgram:

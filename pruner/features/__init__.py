@@ -12,9 +12,13 @@ from pruner.features.batch import (
     featurize_records,
     featurize_traces,
 )
-from pruner.features.columns import DATAFLOW_COLUMNS, FEATURE_SET_VERSION, STATEMENT_COLUMNS
+from pruner.features.columns import (
+    DATAFLOW_COLUMNS,
+    FEATURE_SET_VERSION,
+    STATEMENT_COLUMNS,
+    WORKLOAD_COLUMNS,
+)
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
-from pruner.features.workload import WORKLOAD_COLUMNS
 
 __all__ = [
     "DATAFLOW_COLUMNS",

@@ -16,14 +16,19 @@ from jaxtyping import Bool, Float32, Int64
 from pruner.arrays import Ints, Mask
 from pruner.data.tasks import without_cycle_search
 from pruner.errors import UnsupportedProgram, unforeseen_refused
-from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS
+from pruner.features.columns import (
+    DATAFLOW_COLUMNS,
+    STATEMENT_COLUMNS,
+    WORKLOAD_COLUMNS,
+    text_flags,
+    workload_flags,
+)
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
 from pruner.features.statement.analysis import analyse, statement_features
 from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
-from pruner.features.workload import WORKLOAD_COLUMNS, text_flags, workload_flags
 from pruner.processes import Worker
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.nests import LoopNests

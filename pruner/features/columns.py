@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
+
+from pruner.program.dag.dag import ComputeDAG, dag_text
 
 FEATURE_SET_VERSION = "official-3"
 """Changes whenever any column's value changes for any program (`versions` lists the changes)."""
@@ -169,3 +171,39 @@ COUNT_INDEX = column_index(COUNT_COLUMNS)
 ACCESS_INDEX = column_index(ACCESS_COLUMNS)
 STATEMENT_INDEX = column_index(STATEMENT_COLUMNS)
 DATAFLOW_INDEX = column_index(DATAFLOW_COLUMNS)
+
+
+WORDS = (
+    "max",
+    "min",
+    "add",
+    "Conv2dOutput",
+    "conv2d_winograd",
+    "DepthwiseConv2d",
+    "dense",
+    "softmax",
+    "compute(b, i, j)",
+)
+"""Substrings to find; any place counts, so ``PaddedInput`` contains ``add``."""
+
+WORKLOAD_COLUMNS = (
+    *(
+        flag(
+            f"text_has_{word}",
+            f"1 if the text of the compute DAG contains {word!r}",
+            "TenSet: workload embedding",
+        )
+        for word in WORDS
+    ),
+    flag("unused", "0", "Pruner: the embedding has ten places, TenSet fills nine"),
+)
+
+
+def workload_flags(dag: ComputeDAG) -> NDArray[np.float32]:
+    """Return the values of :data:`WORKLOAD_COLUMNS` for the text of a compute DAG."""
+    return text_flags(dag_text(dag))
+
+
+def text_flags(text: str) -> NDArray[np.float32]:
+    """Return the values of :data:`WORKLOAD_COLUMNS` for a computation's text."""
+    return np.array([word in text for word in WORDS] + [False], dtype=np.float32)

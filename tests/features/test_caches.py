@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.features.batch import FeatureSpec, featurize_nests
-from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_INDEX
-from pruner.features.workload import text_flags
+from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_INDEX, text_flags
 from pruner.program.nests import Mark
 from pruner.program.tir import primitives
 from pruner.program.tir.lower import lower

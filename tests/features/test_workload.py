@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pruner.features.workload import WORDS, WORKLOAD_COLUMNS, workload_flags
+from pruner.features.columns import WORDS, WORKLOAD_COLUMNS, workload_flags
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.dag.tenset import dag_from_json
 from tests.program.tenset_tasks import golden_tasks, unique_tasks, unpack_network_info

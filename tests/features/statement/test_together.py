@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pruner.features.batch import FeatureSpec, featurize_nests
+from pruner.features.columns import WORKLOAD_COLUMNS
 from pruner.features.dataflow import NUM_ROWS, cpu_rows
 from pruner.features.statement.analysis import analyse, statement_features
-from pruner.features.workload import WORKLOAD_COLUMNS
 from tests.features.cpu_nests import NESTS
 
 FLAGS = np.zeros(len(WORKLOAD_COLUMNS), np.float32)

@@ -15,7 +15,7 @@ from pruner.features.batch import (
     featurize_records,
     featurize_traces,
 )
-from pruner.features.workload import text_flags
+from pruner.features.columns import text_flags
 from pruner.program.index import affine as af
 from pruner.program.replay import Definitions, find_definition, replay
 from pruner.program.te import skeleton

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pruner.features.workload import WORDS, workload_flags
+from pruner.features.columns import WORDS, workload_flags
 from pruner.program.dag.operators import dag_for_workload, te_tensors
 from pruner.search.explorer import NoneFound
 from pruner.tune.phases import Phases

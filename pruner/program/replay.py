@@ -1,4 +1,4 @@
-"""Find the definitions of recorded programs, and replay them to loop nests, with either engine."""
+"""Find the definitions of recorded programs; replay them with either engine."""
 
 from __future__ import annotations
 

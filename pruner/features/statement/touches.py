@@ -1,4 +1,4 @@
-"""Record which buffers a store touches, how much each loop touches, and when data is reused.
+"""Record the touches of buffers by stores and loops, and when data is reused.
 
 ``for_touch_regions_`` of feature.cc keys its tables by the address of a loop's node, which for GPU
 indices is a temporary that is handed out again: a defect of the released models, followed by

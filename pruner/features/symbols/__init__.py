@@ -1,1 +1,1 @@
-"""The analyzer's symbols of a program: GPU (S1 to S8 are the paper's), CPU, and the release's."""
+"""The analyzer's symbols: of GPUs, as the paper's, of CPUs, and the release's."""

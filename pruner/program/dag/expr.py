@@ -213,7 +213,7 @@ def _is(expr: Expr, value: float) -> bool:
 
 
 def _kept(op: BinaryOp, a: Expr, b: Expr) -> Expr | None:
-    """Return the operand beside a literal that changes nothing: ``0 + x``, ``x / 1``."""
+    """Return the operand beside a literal that changes nothing, as ``0 + x``."""
     if (op == "add" and _is(a, 0)) or (op == "mul" and _is(a, 1)):
         return b
     if (op in ("add", "sub") and _is(b, 0)) or (op in ("mul", "div") and _is(b, 1)):

@@ -150,7 +150,7 @@ _COMPARED = 16  # skeletons of one length, found by comparison before outlines a
 def _conditions(
     first: _Steps, programs: Sequence[_Steps], decisions: list[_Column], extents: list[_Column]
 ) -> Iterator[tuple[_Column, Any]]:
-    """Yield (column, its value in ``first``) of step lists, each once the earlier pairs hold.
+    """Yield (column, its value in ``first``), each once the earlier pairs hold.
 
     Fields that may differ are collected in ``decisions`` and ``extents``.
     """

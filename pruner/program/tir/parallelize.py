@@ -52,7 +52,7 @@ def rewrite_parallel_vectorize_unroll(
     vectorize: IntLike | None = None,
     unroll: IntLike | None = None,
 ) -> None:
-    """Fuse and mark the loops of every block, as the rule at the root block sets (None: unset)."""
+    """Fuse and mark the loops of every block in program order; None: unset."""
     for block in list(tree.blocks()):
         # The path is taken anew for each block: earlier blocks may have put a parallel loop above.
         loops = tree.path(block)

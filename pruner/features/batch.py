@@ -21,7 +21,6 @@ from pruner.features.columns import (
     STATEMENT_COLUMNS,
     WORKLOAD_COLUMNS,
     text_flags,
-    workload_flags,
 )
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
@@ -30,7 +29,7 @@ from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
 from pruner.processes import Worker
-from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.dag import ComputeDAG, dag_text
 from pruner.program.nests import LoopNests
 from pruner.program.replay import (
     Definition,
@@ -247,7 +246,7 @@ def featurize(
     """
     if not isinstance(definition, ComputeDAG):
         return featurize_traces(definition, [steps_list], spec)[0]
-    flags = workload_flags(definition)
+    flags = text_flags(dag_text(definition))
 
     def compute(nests: LoopNests) -> ProgramFeatures:
         # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.

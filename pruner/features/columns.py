@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pruner.program.dag.dag import ComputeDAG, dag_text
-
 FEATURE_SET_VERSION = "official-3"
 """Changes whenever any column's value changes for any program (`versions` lists the changes)."""
 
@@ -197,11 +195,6 @@ WORKLOAD_COLUMNS = (
     ),
     flag("unused", "0", "Pruner: the embedding has ten places, TenSet fills nine"),
 )
-
-
-def workload_flags(dag: ComputeDAG) -> NDArray[np.float32]:
-    """Return the values of :data:`WORKLOAD_COLUMNS` for the text of a compute DAG."""
-    return text_flags(dag_text(dag))
 
 
 def text_flags(text: str) -> NDArray[np.float32]:

@@ -36,7 +36,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.arrays import Floats, Ints
+from pruner.arrays import Floats
 from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_INDEX
 from pruner.features.statement.analysis import AnalysedStore, StoreAnalysis
 from pruner.features.statement.array_helpers import column, fitting_depth, pick, runs_of
@@ -165,19 +165,15 @@ def cpu_rows(stores: Sequence[AnalysedStore], num: int, rows: int) -> NDArray[np
     out = np.zeros((num, rows, len(DATAFLOW_INDEX)), np.float32)
     if not stores:
         return out
-    chosen = busiest([analysis.work[programs] for analysis, programs in stores])
+    work = np.stack([analysis.work[programs] for analysis, programs in stores])
+    # The last statement of equals: argmax gives the first maximum of the reversed list.
+    chosen = len(stores) - 1 - work[::-1].argmax(0)
     for number in np.unique(chosen):
         (analysis, programs), here = stores[number], chosen == number
         if analysis.rows is None:
             analysis.rows = statement_rows(analysis, rows)
         out[here] = analysis.rows[programs][here]
     return out
-
-
-def busiest(work: Sequence[Floats]) -> Ints:
-    """Return each program's statement with most ``work``, [N]; the last among equals."""
-    # argmax gives the first maximum, so the list is reversed to take the last.
-    return np.asarray(len(work) - 1 - np.stack(work)[::-1].argmax(0))
 
 
 def statement_rows(analysis: StoreAnalysis, rows: int) -> NDArray[np.float32]:

@@ -244,7 +244,7 @@ def as_sum(index: Expr) -> Expr:
             return _added([as_sum(i) for i in indices])
         case Select(then=then, other=other) | Call(name="if_then_else", args=(_, then, other)):
             # The shorter branch is the index itself, the longer its correction at the border.
-            return as_sum(min(then, other, key=_size))
+            return as_sum(min(then, other, key=lambda branch: sum(1 for _ in walk(branch))))
         case Binary(op=("min" | "max"), a=a, b=b):
             return as_sum(b if isinstance(a, Const) else a)
         case Binary(op=op, a=a, b=b, dtype=dtype):
@@ -261,10 +261,6 @@ def as_sum(index: Expr) -> Expr:
             return index
         case _:
             return Const(0)
-
-
-def _size(expr: Expr) -> int:
-    return sum(1 for _ in walk(expr))
 
 
 def _added(parts: list[Expr]) -> Expr:

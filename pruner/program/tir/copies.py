@@ -11,7 +11,6 @@ import numpy as np
 from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.dag.expr import Const, Expr, PerProgram, rewrite
 from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, everywhere, plain
-from pruner.program.nests import Buffer
 from pruner.program.tir.tree import (
     Binding,
     Block,
@@ -39,7 +38,7 @@ class Copy:
         self._literals = bool(tree.layouts)
         root = self._loop(tree.root)
         return Tree(
-            [self._buffer(buffer) for buffer in tree.buffers],
+            [replace(buffer, shape=self._numbers(buffer.shape)) for buffer in tree.buffers],
             root,
             self._annotations(tree.annotations),
             num_programs,
@@ -112,9 +111,6 @@ class Copy:
 
     def _uses(self, uses: Uses) -> Uses:
         return {self._variable(var): self.number(scale) for var, scale in uses.items()}
-
-    def _buffer(self, buffer: Buffer) -> Buffer:
-        return replace(buffer, shape=self._numbers(buffer.shape))
 
     def _loop(self, loop: LoopNode) -> LoopNode:
         out = LoopNode(

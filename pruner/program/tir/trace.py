@@ -194,12 +194,6 @@ def _copied(value: Any, nodes: dict[Any, Any], copy: Copy) -> Any:
     return copy.number(value)
 
 
-def _get_block(s: TraceState, i: Instruction) -> Block | Tree:
-    # TVM's root block is no statement here: the tree itself stands for it.
-    name = i.attrs[0]
-    return s.tree if name == "root" else s.tree.find(name)
-
-
 def _sample_perfect_tile(s: TraceState, i: Instruction, loop: LoopNode) -> list[IntLike]:
     s.tiled[i.slot] = loop.extent
     parts = int(i.attrs[0])
@@ -323,7 +317,8 @@ def _compute_at(s: TraceState, _: Instruction, block: Block, loop: LoopNode | in
 # By kind: (state, instruction, inputs) -> result, list of results, or None.
 _HANDLERS: dict[str, Callable[..., Any]] = {
     _NUMBER: lambda s, i: s.decision(i.slot),
-    "GetSBlock": _get_block,
+    # TVM's root block is no statement here: the tree itself stands for it.
+    "GetSBlock": lambda s, i: s.tree if i.attrs[0] == "root" else s.tree.find(i.attrs[0]),
     "GetLoops": lambda s, _, block: s.tree.path(block),
     "GetConsumers": lambda s, _, block: s.tree.consumers(block),
     "GetProducers": lambda s, _, block: s.tree.producers(block),

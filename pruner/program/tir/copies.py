@@ -37,19 +37,17 @@ class Copy:
         """Copy an unfinished tree; places of its buffers are left out."""
         self._literals = bool(tree.layouts)
         root = self._loop(tree.root)
+        definitions = {self._variable(v): self._sum(x) for v, x in tree.definitions.items()}
+        made_of = {self._variable(v): self._uses(x) for v, x in tree.made_of.items()}
+        for var in self._lacking:
+            definitions[var], made_of[var] = Affine(), {}
         return Tree(
             [replace(buffer, shape=self._numbers(buffer.shape)) for buffer in tree.buffers],
             root,
             self._annotations(tree.annotations),
             num_programs,
-            {
-                **{self._variable(v): self._sum(value) for v, value in tree.definitions.items()},
-                **{var: Affine() for var in self._lacking},
-            },
-            {
-                **{self._variable(v): self._uses(uses) for v, uses in tree.made_of.items()},
-                **{var: {} for var in self._lacking},
-            },
+            definitions,
+            made_of,
             self._mask(tree.uncertain),
             layouts={key: self._layout(layout) for key, layout in tree.layouts.items()},
         )

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.arrays import rows_of
-from pruner.features.columns import Column, column_index
+from pruner.features.columns import Column
 from pruner.program.nests import ACCUMULATORS, SHARED
 
 Columns = tuple[Column, ...]
@@ -138,6 +138,15 @@ OFFICIAL_COLUMNS: Columns = _columns(
 )
 
 
+def position(columns: Columns, name: str) -> int:
+    """Return the place of a column in its table; raise `KeyError` without it."""
+    # A search, not a dictionary made anew: scores look up dozens of columns for few programs.
+    for place, column in enumerate(columns):
+        if column.name == name:
+            return place
+    raise KeyError(name)
+
+
 def fill(
     columns: Columns, rows: Sequence[SymbolRow], num: int
 ) -> Float[np.ndarray, "statement column program"]:
@@ -191,4 +200,4 @@ class Symbols:
 
     def __getitem__(self, name: str) -> Float[np.ndarray, "statement program"]:
         """One column. Raises `KeyError` for a name that the table lacks."""
-        return self.values[:, column_index(self.columns)[name]]
+        return self.values[:, position(self.columns, name)]

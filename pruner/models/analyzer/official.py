@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from pruner.features.columns import column_index
-from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
+from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, position
 from pruner.models.analyzer.switches import Switches
 from pruner.program.device import GpuDevice
 
@@ -49,7 +48,7 @@ def official_latency_ms(
     value = np.asarray(symbols, np.float64)
 
     def of(name: str) -> Float[np.ndarray, "program statement"]:
-        return value[:, :, column_index(OFFICIAL_COLUMNS)[name]]
+        return value[:, :, position(OFFICIAL_COLUMNS, name)]
 
     threads, blocks = np.maximum(of("num_threads"), 1), np.maximum(of("num_blocks"), 1)
     warps = np.ceil(threads / device.warp_size)

@@ -213,7 +213,8 @@ def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
 
 def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:
     """Return the product of per-program values [N]."""
-    return reduce(operator.mul, values, np.ones(num))
+    found = list(values)
+    return reduce(operator.mul, found) if found else np.ones(num)
 
 
 def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:

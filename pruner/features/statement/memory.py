@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 
 import numpy as np
@@ -195,8 +195,8 @@ def _lines_and_strides(
     nearest = np.where(some, nearest, 0)
     stride = np.empty((len(accesses), num))
     for place, access in enumerate(accesses):
-        target = Target(frame.depth, af.plain(rows[place]))
-        stride[place] = touch_stride(access.indices, access.buffer.shape, target)
+        holds = partial(_holds, depth=frame.depth, row=af.plain(rows[place]))
+        stride[place] = touch_stride(access.indices, access.buffer.shape, holds)
     stride = np.where(some, np.minimum(stride, _MAX_STRIDE), 0.0)
     innermost = first_row(present)
     innermost = np.where(innermost < levels, innermost, 0)
@@ -273,37 +273,29 @@ def access_features(
 _MAGIC = 2  # feature.cc's value where no factor follows the variable
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The loop whose stride is computed: per program, a ``depth`` row."""
-
-    depth: dict[LoopVar, int]
-    row: IntLike
-
-    def is_var(self, var: LoopVar) -> Truth:
-        """Return where ``var`` is the target."""
-        return self.row == self.depth[var]
-
-    def inside(self, index: LoopVar | Affine) -> Truth:
-        """Return where the target appears in ``index``."""
-        if isinstance(index, LoopVar):
-            return self.is_var(index)
-        found: Truth = False
-        for t in index.terms:
-            found = found | (self.inside(t.index) & (t.coef != 0))
-        return found
+_Holds = Callable[[LoopVar | Affine], Truth]  # where the loop whose stride is computed is inside
 
 
-def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
-    """Return where the target appears in ``index``, and feature.cc's coefficient there."""
+def _holds(index: LoopVar | Affine, depth: dict[LoopVar, int], row: IntLike) -> Truth:
+    """Return where the loop at depth ``row`` of each program is in an index."""
+    if isinstance(index, LoopVar):
+        return row == depth[index]
+    found: Truth = False
+    for t in index.terms:
+        found = found | (_holds(t.index, depth, row) & (t.coef != 0))
+    return found
+
+
+def coefficient(index: Affine, holds: _Holds) -> tuple[Truth, IntLike]:
+    """Return where ``index`` holds the loop, and feature.cc's coefficient there."""
     # Sums of plain variables have the closed form below; nested sums need the walk itself.
     if any(isinstance(t.index, Affine) for t in index.terms):
-        return _Walk(target).run(index) if af.any_nonzero(target.inside(index)) else (False, 1)
+        return _Walk(holds).run(index) if af.any_nonzero(holds(index)) else (False, 1)
     present: Truth = False
-    largest: IntLike = 0  # coefficient of the first term that holds the target
+    largest: IntLike = 0  # coefficient of the first term that holds the loop
     tail: Truth = False  # a term with coefficient 1 holds it
     for t in index.terms:
-        has = target.inside(t.index) & (t.coef != 0)
+        has = holds(t.index) & (t.coef != 0)
         if af.any_nonzero(has):
             present = present | has
             largest = af.most(largest, af.where(has, t.coef, 0))
@@ -327,15 +319,15 @@ def coefficient(index: Affine, target: Target) -> tuple[Truth, IntLike]:
 class _Walk:
     """Walk nested sums as ``CoefficientExtractor`` does, with four flags."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, holds: _Holds) -> None:
+        self._holds = holds
         self._seen: Truth = False
         self._factor: Truth = False
         self._sum: Truth = False
         self._stride: IntLike = 0
 
     def run(self, index: Affine) -> tuple[Truth, IntLike]:
-        """Return where the target appears, and the coefficient there."""
+        """Return where the loop appears, and the coefficient there."""
         self._visit(index, True)
         return self._seen, af.where(self._factor | self._sum, self._stride, 1)
 
@@ -358,7 +350,7 @@ class _Walk:
         if isinstance(t.index, Affine):
             self._visit(t.index, here)
         else:
-            met = here & self._target.is_var(t.index)
+            met = here & self._holds(t.index)
             self._seen = self._seen | met
             self._stride = af.where(met, _MAGIC, self._stride)
         factor = af.most(t.coef, -t.coef)
@@ -390,16 +382,16 @@ def _print_order(index: Affine) -> list[IntLike]:
 
 
 def touch_stride(
-    indices: list[tuple[Affine, ...]], shape: tuple[IntLike, ...], target: Target
+    indices: list[tuple[Affine, ...]], shape: tuple[IntLike, ...], holds: _Holds
 ) -> IntLike:
-    """Return the target loop's least stride over touches, in elements (``ComputeStride``)."""
+    """Return the loop's least stride over touches, in elements (``ComputeStride``)."""
     best: IntLike = INF
     for index in indices:
         row: IntLike = 1
         # From the last dimension outwards: the first dimension that the loop moves decides.
         seen: Truth = False
         for d in range(len(index) - 1, -1, -1):
-            found, coef = coefficient(index[d], target)
+            found, coef = coefficient(index[d], holds)
             fresh = found & af.fails(seen)
             if af.any_nonzero(fresh):
                 # Several touches of a buffer: feature.cc keeps the smallest stride.

@@ -39,7 +39,7 @@ class Stage:
     """One tensor: a kernel input (without ``body``) or a computation over its axes.
 
     ``body`` is the value of one element; with ``combiner`` set it is the reduction's source and
-    ``identity`` the value the output starts from. ``tag`` is TE's operator tag.
+    ``identity`` the value the output starts from.
     """
 
     name: str
@@ -50,7 +50,6 @@ class Stage:
     body: Expr | None = None
     combiner: Combiner | None = None
     identity: float = 0.0
-    tag: str = ""
     const_matrix: bool = False
 
     @property

@@ -172,7 +172,6 @@ class _Reader:
             body=reader.read(source),
             combiner=combiner,
             identity=identity,
-            tag=op.field("tag"),
             const_matrix="const_matrix" in op.ref("attrs").keys,
         )
 

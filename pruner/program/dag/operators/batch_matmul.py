@@ -16,7 +16,7 @@ def _dag(batch: int, heads: int, m: int, k: int, n: int) -> DagBuilder:
     z, i, j, r = axes(4)
     product = mul(load(a, z, i, r), load(b, z, r, j))
     dims = [("b", count), ("i", m), ("j", n)]
-    dag.reduce("compute", dims, [("k", k)], product, tag="batch_matmul")
+    dag.reduce("compute", dims, [("k", k)], product)
     return dag
 
 

@@ -63,7 +63,6 @@ class DagBuilder:
         *,
         combiner: Combiner = "add",
         identity: float = 0.0,
-        tag: str = "",
     ) -> int:
         """Add a reduction of ``source`` over the axes ``over``; return its position."""
         return self.compute(
@@ -73,7 +72,6 @@ class DagBuilder:
             reduce_axes=axis_defs(over),
             combiner=combiner,
             identity=identity,
-            tag=tag,
         )
 
     def finish(self) -> ComputeDAG:

@@ -22,7 +22,7 @@ def _dag(
     positive(n=n, ci=ci, h=h, w=w, co=co, kh=kh, kw=kw, stride=stride)
     amounts = pad_amounts(padding, kh, kw)
     out_h, out_w = output_sizes((h, w), (kh, kw), amounts, stride)
-    # Names and tags are TenSet's: Ansor's steps and the workload flags refer to them.
+    # Names are TenSet's: Ansor's steps and the workload flags refer to them.
     dag = DagBuilder()
     data = dag.placeholder("input0", (n, ci, h, w))
     padded = pad_nchw(dag, data, amounts, name="pad_temp")
@@ -36,7 +36,6 @@ def _dag(
             load(padded, b, c, window(y, stride, r), window(x, stride, s)),
             load(kernel, f, c, r, s),
         ),
-        tag="conv2d_nchw",
     )
     return dag
 

@@ -35,7 +35,6 @@ def _dag(
             load(padded, b, ch, window(i, stride, u), window(j, stride, v)),
             load(kernel, ch, int_(0), u, v),
         ),
-        tag="depthwise_conv2d_nchw",
     )
     return dag
 

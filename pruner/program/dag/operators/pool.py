@@ -40,12 +40,11 @@ def _dag(
         load(source, b, ch, window(y, stride, r), window(x, stride, s)),
         combiner="max" if is_max else "add",
         identity=identity,
-        tag="pool_max" if is_max else "pool_sum",
     )
     if not is_max:
         # Both stages are called "tensor" in TOPI, the sum and the mean.
         mean = div(load(pooled, b, ch, y, x), float_(kh * kw))
-        dag.compute("tensor", dims, mean, tag="elemwise")
+        dag.compute("tensor", dims, mean)
     return dag
 
 

@@ -25,7 +25,7 @@ def _dag(shape: list[int], axis: int | list[int] | None, keepdims: bool) -> DagB
     ]
     dag = DagBuilder()
     data = dag.placeholder("data", tuple(shape))
-    dag.reduce("data_red", dims, over, load(data, *indices), tag="comm_reduce")
+    dag.reduce("data_red", dims, over, load(data, *indices))
     return dag
 
 

@@ -76,7 +76,7 @@ def pad_nchw(
         body = Call("if_then_else", (inside, body, float_(value)), "float32")
     extents = [a + b + c for a, b, c in zip(shape, before, after, strict=True)]
     dims = [(f"{axis_name}{i}", extent) for i, extent in enumerate(extents)]
-    return dag.compute(name, dims, body, tag="injective,pad")
+    return dag.compute(name, dims, body)
 
 
 def te_convolution(

@@ -109,7 +109,7 @@ def _opaque(tree: Tree, copy: Block) -> Block:
     """Move a copy's loops inside its block, opaque to later instructions."""
     count, name = len(copy.iters), copy.name
     # Only the copy's own loops, one an iterator: blockize keeps the outer loops of `compute_at`.
-    blockize(tree, tree.path(copy)[-count])
+    blockize(tree.path(copy)[-count])
     copy.name = name
     copy.annotations[AUTO_COPY] = 1
     return copy
@@ -123,7 +123,7 @@ def lower_auto_copies(tree: Tree) -> None:
         threads = next((x for x in tree.path(block) if x.mark is Mark.THREAD_Y), None)
         if threads is None:
             raise UnsupportedProgram("auto-copy", f"{block.name} is under no warps")
-        loops = unblockize(tree, block)
+        loops = unblockize(block)
         if tree.buffers[block.buffer].scope is Scope.SHARED:
             _deal_out(tree, block, loops, threads.extent)
         else:
@@ -161,7 +161,7 @@ def _write_out(tree: Tree, block: Block, loops: list[LoopNode], warps: LoopNode)
     block.name = f"{block.name}_store"
     block.buffer, block.indices = staging.key, _follow(block, tile)
     block.list_reads()
-    blockize(tree, rows).name = block.name.removesuffix("_o")
+    blockize(rows).name = block.name.removesuffix("_o")
     copying = [LoopNode(LoopVar(f"{var.name}_cache", var.extent)) for var in tile]
     names = dict(zip(tile, (node.var for node in copying), strict=True))
     out.bindings = [tree.rebound(b, tree.uses(out, n), names) for n, b in enumerate(out.bindings)]

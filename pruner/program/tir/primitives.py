@@ -136,7 +136,7 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
     arranged[0].parent = place
 
 
-def blockize(tree: Tree, loop: LoopNode) -> Block:
+def blockize(loop: LoopNode) -> Block:
     """Turn the nest at ``loop`` into one block, with its loops inside."""
     chain, body = [loop], loop.body
     while len(body) == 1 and isinstance(body[0], LoopNode):
@@ -152,7 +152,7 @@ def blockize(tree: Tree, loop: LoopNode) -> Block:
     return block
 
 
-def unblockize(tree: Tree, block: Block) -> list[LoopNode]:
+def unblockize(block: Block) -> list[LoopNode]:
     """Undo :func:`blockize`; return the loops, outermost first."""
     parent = block.parent
     assert parent is not None

@@ -185,10 +185,10 @@ def _merged(buffers: list[_Staged], num: int) -> Ints:
         return total
     if len(later) > 1 or len(operands) > 2:
         raise UnsupportedProgram("shared-memory", "more buffers than operands and results")
-    return total + _beyond(operands, later[0], total)
+    return total + _beyond(operands, later[0])
 
 
-def _beyond(operands: list[_Staged], results: _Staged, total: Ints) -> Ints:
+def _beyond(operands: list[_Staged], results: _Staged) -> Ints:
     """Return bytes that results need beyond the operands they lie over [N].
 
     Both passes search the least fitting free buffer. Else the first lets the largest smaller one of

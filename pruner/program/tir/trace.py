@@ -333,7 +333,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "Unroll": _unroll,
     "Annotate": _annotate,
     "Unannotate": _unannotate,
-    "Blockize": lambda s, _, loop: primitives.blockize(s.tree, loop),
+    "Blockize": lambda _s, _i, loop: primitives.blockize(loop),
     "TransformLayout": _transform_layout,
     "StorageAlign": _storage_align,
     "CacheRead": lambda s, i, block, readers: primitives.cache_read(

@@ -33,7 +33,7 @@ from synthetic import as_steps, records_of, vectors
 from pruner.data.workload import fused_from_name
 from pruner.features import FeatureSpec, featurize
 from pruner.files import write_json
-from pruner.program.dag.task_index import find_dag
+from pruner.program.replay import find_dag
 from pruner.program.te.skeleton import group_programs
 
 HERE = Path(__file__).resolve().parent

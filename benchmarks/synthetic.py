@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import TaskRecords, read_tasks
-from pruner.program.te.skeleton import SkeletonGroup
-from pruner.program.te.steps import Slot
+from pruner.program.te.skeleton import SkeletonGroup, Slot
 
 
 def records_of(path: Path) -> TaskRecords:

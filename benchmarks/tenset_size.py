@@ -46,7 +46,7 @@ from pruner.models.programs.reading import FilePrograms, Tally
 from pruner.models.training.fit import fit
 from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import TaskBatches
-from pruner.program.dag.task_index import find_dag
+from pruner.program.replay import find_dag
 from pruner.program.te.skeleton import group_programs
 
 HERE = Path(__file__).resolve().parent

@@ -25,9 +25,9 @@ from pruner.program.device import load_device
 from pruner.program.replay import definitions_of, space_of
 from pruner.program.te.skeleton import group_programs
 from pruner.program.tir.apply_trace import apply_groups
-from pruner.program.tir.autocopy import layouts_permute
-from pruner.program.tir.pipeline import waits_are_numbers
+from pruner.program.tir.postprocs import layouts_permute
 from pruner.program.tir.regions import buffer_scopes
+from pruner.program.tir.shared import waits_are_numbers
 from pruner.program.tir.trace import TraceProgram
 from pruner.program.tir.verify import STATIC_BYTES, TirLimits, stages_cover, verify_gpu_code
 from pruner.tune.spaces.batched.decisions import open_decisions

@@ -16,23 +16,27 @@ from jaxtyping import Bool, Float32, Int64
 from pruner.arrays import Ints, Mask
 from pruner.data.tasks import without_cycle_search
 from pruner.errors import UnsupportedProgram, unforeseen_refused
-from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS
+from pruner.features.columns import (
+    DATAFLOW_COLUMNS,
+    STATEMENT_COLUMNS,
+    WORKLOAD_COLUMNS,
+    text_flags,
+)
 from pruner.features.dataflow import NUM_ROWS, DataflowKind, dataflow_features
 from pruner.features.primitives import PrimitiveTokens, primitive_tokens
-from pruner.features.statement.analysis import analyse
-from pruner.features.statement.features import statement_features
+from pruner.features.statement.analysis import analyse, statement_features
 from pruner.features.statement.touches import NodeKeys
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS
-from pruner.features.workload import WORKLOAD_COLUMNS, text_flags, workload_flags
 from pruner.processes import Worker
-from pruner.program.dag.dag import ComputeDAG
+from pruner.program.dag.dag import ComputeDAG, dag_text
 from pruner.program.nests import LoopNests
 from pruner.program.replay import (
     Definition,
     Definitions,
     alike_groups,
     find_definition,
+    replay,
     replay_groups,
     space_of,
 )
@@ -242,18 +246,16 @@ def featurize(
     """
     if not isinstance(definition, ComputeDAG):
         return featurize_traces(definition, [steps_list], spec)[0]
-    groups, unreadable = group_programs(steps_list)
-    flags = workload_flags(definition)
+    flags = text_flags(dag_text(definition))
 
     def compute(nests: LoopNests) -> ProgramFeatures:
         # Records of Ansor get its extractor's reuse of loop nodes, see `number_loops`.
         return next(_of_nests([nests], flags, spec, "recycled"))
 
-    done = replay_groups(definition, groups, compute, _CHUNK)
-    failures = done.failures | {row: error.reason for row, error in unreadable.items()}
-    nothing = ProgramFeatures.empty(len(steps_list), spec, workload=flags, failures=failures)
+    done = replay(definition, steps_list, compute, _CHUNK)
+    nothing = ProgramFeatures.empty(len(steps_list), spec, workload=flags, failures=done.failures)
     # Only step lists have tokens, not traces of MetaSchedule.
-    tokens = primitive_tokens(groups, len(steps_list))
+    tokens = primitive_tokens(done.groups, len(steps_list))
     return _reported(replace(nothing.scatter(done.parts), tokens=tokens))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.arrays import IntLike
-from pruner.features.statement.accesses import Buffers
+from pruner.features.statement.touches import Buffers
 from pruner.features.symbols.statement import (
     IndexTerm,
     NestAccess,
@@ -23,14 +23,7 @@ from pruner.features.symbols.statement import (
     count_operations,
 )
 from pruner.program.dag.expr import loads
-from pruner.program.index.affine import (
-    INF,
-    Affine,
-    LoopVar,
-    Term,
-    any_nonzero,
-    variables_of,
-)
+from pruner.program.index.affine import INF, Affine, LoopVar, Term, variables_of
 from pruner.program.nests import BufferStore, Loop, LoopNests, Mark
 
 _WIDE = 512  # programs of a nest that pay for its arrays by themselves
@@ -231,11 +224,6 @@ class StoreMember:
     nests: LoopNests
     store: BufferStore
     loops: list[Loop]
-
-    @staticmethod
-    def of(nests: LoopNests, store: BufferStore) -> StoreMember:
-        """Return a store of ``nests`` with its loops."""
-        return StoreMember(nests, store, [x for x in store.loops if any_nonzero(x.present)])
 
 
 def store_structure(member: StoreMember) -> Hashable:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 FEATURE_SET_VERSION = "official-3"
 """Changes whenever any column's value changes for any program (`versions` lists the changes)."""
@@ -66,7 +66,6 @@ def _logged(name: str, unit: str, formula: str, source: str) -> Column:
 
 
 def _counts() -> tuple[Column, ...]:
-    """Return the operation counts by kind, in the order of counting."""
     out = [
         _logged(f"{group}_{kind}", "operations", f"{group} {kind} x P", _STATEMENT_SOURCE)
         for group in ("float", "int")
@@ -170,3 +169,34 @@ COUNT_INDEX = column_index(COUNT_COLUMNS)
 ACCESS_INDEX = column_index(ACCESS_COLUMNS)
 STATEMENT_INDEX = column_index(STATEMENT_COLUMNS)
 DATAFLOW_INDEX = column_index(DATAFLOW_COLUMNS)
+
+
+WORDS = (
+    "max",
+    "min",
+    "add",
+    "Conv2dOutput",
+    "conv2d_winograd",
+    "DepthwiseConv2d",
+    "dense",
+    "softmax",
+    "compute(b, i, j)",
+)
+"""Substrings to find; any place counts, so ``PaddedInput`` contains ``add``."""
+
+WORKLOAD_COLUMNS = (
+    *(
+        flag(
+            f"text_has_{word}",
+            f"1 if the text of the compute DAG contains {word!r}",
+            "TenSet: workload embedding",
+        )
+        for word in WORDS
+    ),
+    flag("unused", "0", "Pruner: the embedding has ten places, TenSet fills nine"),
+)
+
+
+def text_flags(text: str) -> NDArray[np.float32]:
+    """Return the values of :data:`WORKLOAD_COLUMNS` for a computation's text."""
+    return np.array([word in text for word in WORDS] + [False], dtype=np.float32)

@@ -8,14 +8,13 @@ Differs from the release (scripts/tlp_make_dataset.py): 14 kinds instead of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.program.te.skeleton import SkeletonGroup
-from pruner.program.te.steps import ANNOTATIONS, Slot, Step
+from pruner.program.te.skeleton import ANNOTATIONS, SkeletonGroup, Slot, Step
 
 NUM_STEPS = 40
 KINDS = (
@@ -56,12 +55,7 @@ class PrimitiveTokens:
 
     def select(self, rows: NDArray[np.bool_] | NDArray[np.int64]) -> PrimitiveTokens:
         """Return the given programs, over the same skeletons."""
-        return PrimitiveTokens(
-            structure=self.structure,
-            place=self.place,
-            skeleton=self.skeleton[rows],
-            number=self.number[rows],
-        )
+        return replace(self, skeleton=self.skeleton[rows], number=self.number[rows])
 
 
 def _widen(values: NDArray[Any], width: int, fill: float) -> NDArray[Any]:

@@ -92,10 +92,6 @@ BLOCKS = (Mark.BLOCK_X, Mark.BLOCK_Y, Mark.BLOCK_Z)
 WARP_LANES = 32  # that run one instruction of a tensor core: thread_warp_size of CUDA's targets
 THREADS = (Mark.THREAD_X, Mark.THREAD_Y, Mark.THREAD_Z)
 _BOUND = {*BLOCKS, *THREADS, Mark.VTHREAD}
-_RANKS: dict[Mark | None, int] = {
-    **dict.fromkeys(BLOCKS, 0),
-    **dict.fromkeys((*THREADS, Mark.VTHREAD), 1),
-}
 
 
 def is_bound(mark: Mark | None) -> bool:
@@ -105,7 +101,7 @@ def is_bound(mark: Mark | None) -> bool:
 
 def thread_rank(mark: Mark | None) -> int | None:
     """Return 0 for block indices, 1 for (virtual) threads, else None (``ThreadScope``)."""
-    return _RANKS.get(mark)
+    return 0 if mark in BLOCKS else 1 if mark in _BOUND else None
 
 
 @dataclass(eq=False, slots=True)

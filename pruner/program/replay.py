@@ -1,4 +1,4 @@
-"""Replay recorded programs of one task to loop nests, with either engine."""
+"""Find the definitions of recorded programs; replay them with either engine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ import numpy as np
 
 from pruner.arrays import Decisions, Ints
 from pruner.data.steps import is_trace
-from pruner.errors import ReplayFailed, UnsupportedProgram, unforeseen_refused
+from pruner.data.tenset.task_pickle import NETWORK_INFO, PATTERN, read_task_pickle
+from pruner.errors import (
+    DataError,
+    PrunerError,
+    ReplayFailed,
+    UnsupportedProgram,
+    unforeseen_refused,
+)
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.task_index import TaskIndex, find_dag, task_index_of
+from pruner.program.dag.operators import dag_for_workload, read_key
+from pruner.program.dag.tenset import dag_from_json
 from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.skeleton import SkeletonGroup, group_programs
-from pruner.program.te.steps import Step
+from pruner.program.te.skeleton import SkeletonGroup, Step, group_programs
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower as lower_tree
 from pruner.program.tir.regions import buffer_scopes
@@ -33,6 +40,78 @@ Found = TypeVar("Found")
 Definition = ComputeDAG | SpaceFolder
 
 
+class TaskIndex:
+    """The tasks of a folder of TenSet's ``*.task.pkl`` files, by workload key.
+
+    Files are read until the requested key is found; of a file read earlier only the keys stay in
+    memory. A key has the same DAG in every file.
+    """
+
+    def __init__(self, network_info: Path | str) -> None:
+        """Raises :class:`DataError` when the folder is missing or has no task file."""
+        self.folder = Path(network_info)
+        # Reversed because `pop` takes from the end: files are read in the order of their names.
+        self._unread = sorted(self.folder.glob(PATTERN), reverse=True)
+        self._file_of: dict[str, Path] = {}
+        self._dags: dict[str, ComputeDAG] = {}
+        if not self._unread:
+            raise DataError(f"{self.folder}: no {PATTERN} files; expected TenSet's network_info")
+
+    def dag(self, workload_key: str) -> ComputeDAG:
+        """Return the DAG of a key.
+
+        Raises :class:`UnsupportedProgram` (``unknown-task``, or a reason of
+        :func:`~pruner.program.dag.tenset.dag_from_json`); :class:`DataError` for a damaged task
+        file.
+        """
+        if workload_key not in self._dags:
+            # Converted once: a task has thousands of records.
+            self._dags[workload_key] = dag_from_json(self._graph(workload_key))
+        return self._dags[workload_key]
+
+    def _read(self, file: Path) -> dict[str, str]:
+        graphs = {task.workload_key: task.compute_dag for task in read_task_pickle(file)}
+        for key in graphs:
+            self._file_of.setdefault(key, file)
+        return graphs
+
+    def _graph(self, workload_key: str) -> str:
+        while workload_key not in self._file_of and self._unread:
+            graphs = self._read(self._unread.pop())
+            if workload_key in graphs:
+                return graphs[workload_key]
+        if workload_key not in self._file_of:
+            raise UnsupportedProgram("unknown-task", f"{workload_key} is not in {self.folder}")
+        # The file's graphs were dropped after the first read (they are large): read it again.
+        return self._read(self._file_of[workload_key])[workload_key]
+
+
+def find_dag(
+    workload_key: str, fused: tuple[str, ...] = (), tasks: TaskIndex | None = None
+) -> ComputeDAG:
+    """Return a record's DAG: a standard operator with ``fused``, or a task of ``tasks``.
+
+    Raises as :func:`~pruner.program.dag.operators.dag_for_workload` and :meth:`TaskIndex.dag`.
+    """
+    try:
+        if read_key(workload_key).operator is not None:
+            return dag_for_workload(workload_key, fused)
+        if fused:
+            raise UnsupportedProgram("unknown-epilogue", f"{fused} behind the task {workload_key}")
+        if tasks is None:
+            raise UnsupportedProgram(
+                "unknown-task",
+                f"{workload_key:.120} is no operator that is defined here: define it "
+                "(CONTRIBUTING.md, Add an operator), or give network_info with its definition",
+            )
+        return tasks.dag(workload_key)
+    except (PrunerError, MemoryError):
+        raise
+    except Exception as error:  # unforeseen arguments cost their task, not the run
+        detail = f"{workload_key:.80}: {type(error).__name__} {error}"
+        raise UnsupportedProgram("bad-arguments", detail) from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definitions:
     """TenSet's subgraphs and design spaces that lie beside a data root's records."""
@@ -43,9 +122,10 @@ class Definitions:
 
 def definitions_of(data_root: Path | str) -> Definitions:
     """Read the definitions beside a data root's records; raise `DataError` as TaskIndex."""
-    folder = Path(data_root) / FOLDER
+    tasks, spaces = Path(data_root) / NETWORK_INFO, Path(data_root) / FOLDER
     return Definitions(
-        tasks=task_index_of(data_root), spaces=SpaceFolder(folder) if folder.is_dir() else None
+        tasks=TaskIndex(tasks) if tasks.is_dir() else None,
+        spaces=SpaceFolder(spaces) if spaces.is_dir() else None,
     )
 
 
@@ -116,20 +196,6 @@ def replay_groups(
             steps.patience = _PATIENCE
             out.parts.extend(steps.parts(some))
     return out
-
-
-def nests_of(
-    definition: Definition, steps_list: Sequence[list[list[Any]]]
-) -> Iterator[tuple[Ints, LoopNests]]:
-    """Yield (rows, loop nests) of each skeleton; leave out refused skeletons."""
-    if not isinstance(definition, ComputeDAG):
-        yield from replay(definition, steps_list, lambda nests: nests).parts
-        return
-    for group in group_programs(steps_list)[0]:
-        try:
-            yield group.rows, lower(apply(definition, group.skeleton, group.decisions))
-        except UnsupportedProgram:
-            continue
 
 
 def space_of(spaces: SpaceFolder, group: SkeletonGroup) -> SavedSpace:

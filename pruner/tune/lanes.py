@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from pruner.program.tir.pipeline import ASYNC_STAGES
+from pruner.program.tir.shared import ASYNC_STAGES
 from pruner.tune.tvm_import import inside, load_tvm, map_functions
 
 _VECTORIZED, _UNROLLED = 2, 3  # kinds of loops

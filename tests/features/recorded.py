@@ -7,7 +7,7 @@ import pytest
 from pruner.data.quarantine import Quarantine
 from pruner.data.tasks import read_tasks
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.task_index import find_dag
+from pruner.program.replay import find_dag
 
 
 def recorded_task(shared: Path, name: str) -> tuple[ComputeDAG, list]:

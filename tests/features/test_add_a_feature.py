@@ -75,7 +75,7 @@ def before_and_after(tmp_path_factory, repository):
         exec(USE, {})
     before = json.loads(told.getvalue())
     edited(folder / "pruner/features/columns.py", ROW, NEW_ROW)
-    edited(folder / "pruner/features/statement/features.py", VALUE, NEW_VALUE)
+    edited(folder / "pruner/features/statement/analysis.py", VALUE, NEW_VALUE)
     return before, used(folder)
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.features.batch import FeatureSpec, featurize_nests
-from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_INDEX
-from pruner.features.workload import text_flags
+from pruner.features.columns import DATAFLOW_COLUMNS, DATAFLOW_INDEX, text_flags
 from pruner.program.nests import Mark
 from pruner.program.tir import primitives
 from pruner.program.tir.lower import lower
@@ -131,9 +130,8 @@ def test_gpu_programs_and_the_releases_rows_are_as_they_were():
     tree = tiled(64, 64, 64, ("i0", "j0", "k0", "i1", "j1", "k1"), ([4, 16],) * 3)
     assert not rows_of(tree, "official").any()
     (block,) = tree.blocks()
-    primitives.bind(tree.path(block)[0], "blockIdx.x")
+    tree.path(block)[0].mark = Mark.BLOCK_X
     assert not rows_of(tree).any()  # without shared buffers the pattern is not there
-    assert tree.path(block)[0].mark is Mark.BLOCK_X
 
 
 def test_columns_that_mean_something_are_set():

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pruner.errors import DataError
-from pruner.features.device_vector import HARDWARE_COLUMNS, known_platforms, platform_features
+from pruner.features.device_vector import HARDWARE_NAMES, known_platforms, platform_features
 
-AT = {column.name: i for i, column in enumerate(HARDWARE_COLUMNS)}
+AT = {name: i for i, name in enumerate(HARDWARE_NAMES)}
 
 
 def test_a_gpu_by_hand():

@@ -5,21 +5,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pruner.features.workload import WORDS, WORKLOAD_COLUMNS, workload_flags
+from pruner.features.columns import WORDS, WORKLOAD_COLUMNS, text_flags
+from pruner.program.dag.dag import dag_text
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.dag.tenset import dag_from_json
 from tests.program.tenset_tasks import golden_tasks, unique_tasks, unpack_network_info
 
 
 def flags(key: str, *fused: str) -> list[str]:
-    values = workload_flags(dag_for_workload(key, fused))
+    values = text_flags(dag_text(dag_for_workload(key, fused)))
     return [word for word, value in zip(WORDS, values[:9], strict=True) if value]
 
 
 def test_ten_named_columns() -> None:
     assert len(WORKLOAD_COLUMNS) == 10
     assert len({column.name for column in WORKLOAD_COLUMNS}) == 10
-    values = workload_flags(dag_for_workload('["relu_layer", 8]'))
+    values = text_flags(dag_text(dag_for_workload('["relu_layer", 8]')))
     assert values.shape == (10,)
     assert values.dtype == np.float32
     assert values[9] == 0
@@ -54,9 +55,8 @@ def test_words_in_the_text_of_the_original(
     tasks = unique_tasks(unpack_network_info(shared, tmp_path_factory.mktemp("network_info")))
     seen = np.zeros(10)
     for golden in golden_tasks(shared):
-        values = workload_flags(
-            dag_from_json(tasks[golden.target, golden.workload_key].compute_dag)
-        )
+        dag = dag_from_json(tasks[golden.target, golden.workload_key].compute_dag)
+        values = text_flags(dag_text(dag))
         expected = [golden.dag_text.find(word) >= 0 for word in WORDS]
         assert values[:9].tolist() == expected, golden.name
         seen += values

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
 
 from pruner.features import STATEMENT_COLUMNS
+from pruner.program.dag.expr import Axis, loads
+from pruner.program.index import affine as af
+from pruner.program.nests import Mark
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.lower import lower
+from pruner.program.tir.regions import buffer_scopes, start_of
+from pruner.program.tir.tree import renamed
 from pruner.tune.compiling import compiled
 from tests.tune.designs import kind_of
 
@@ -185,6 +191,53 @@ def assert_programs_are_tvms(tvm, design, space, draws):
             assert done == _TENSORIZED[kind]
             compared += 1
     return compared
+
+
+def _unified(loops):
+    """Loops of which threads of one axis are one loop, and the variables that stand for others."""
+    kept, names = [], {}
+    for loop in loops:
+        same = next((x for x in kept if x.is_bound and x.mark == loop.mark), None)
+        if same is None or loop.mark is Mark.VTHREAD:
+            kept.append(loop)
+        else:
+            names[loop.var] = same.var
+    return tuple(kept), names
+
+
+def per_store_form(tree):
+    """Loop nests as TVM's ``PerStoreFeature`` takes them, after the passes before its features.
+
+    ``UnifyThreadBinding`` joins threads of one axis, ``CompactBufferAllocation`` cuts buffers to
+    their used box, from whose start indices then count.
+    """
+    nests, places = lower(tree), buffer_scopes(tree)
+    buffers = [
+        replace(buffer, shape=tuple(af.plain(r.hi - r.lo + 1) for r in places[buffer.key].box))
+        if buffer.key in places
+        else buffer
+        for buffer in nests.buffers
+    ]
+
+    def converted(store):
+        loops, names = _unified(store.loops)
+        slots = [renamed(slot, names) for slot in store.slots]
+        of = {d: (store.buffer.key, d) for d in range(len(store.buffer.shape))}
+        for load in loads(store.value):
+            of |= {i.slot: (load.stage, d) for d, i in enumerate(load.indices) if type(i) is Axis}
+        for slot, (key, dimension) in of.items():
+            if key in places:
+                slots[slot] = af.add(slots[slot], start_of(places[key].box[dimension]), -1)
+        buffer, hidden = buffers[store.buffer.key], store.reduction
+        reduction = None if hidden is None else converted(hidden)
+        return replace(store, buffer=buffer, loops=loops, slots=tuple(slots), reduction=reduction)
+
+    allocations = {
+        key: replace(allocation, buffer=buffers[key], loops=_unified(allocation.loops)[0])
+        for key, allocation in nests.allocations.items()
+    }
+    stores = [converted(store) for store in nests.stores]
+    return replace(nests, buffers=buffers, stores=stores, allocations=allocations)
 
 
 def at(value, row):

@@ -11,16 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pruner.arrays import Floats, IntLike, Ints
-from pruner.program.index.affine import (
-    Affine,
-    LoopVar,
-    Term,
-    Truth,
-    any_nonzero,
-    least,
-    most,
-    wrap_bounds,
-)
+from pruner.program.index import affine as af
+from pruner.program.index.affine import Affine, LoopVar, Term, Truth
 
 _WIDE = 256  # from so many programs on, a loop over rows is faster than one call over all
 Number = TypeVar("Number", np.float64, np.int64)
@@ -143,12 +135,11 @@ def level_bounds(index: Affine, depth: dict[LoopVar, int], levels: int) -> tuple
 
 
 def _reach(t: Term, lo: IntLike, hi: IntLike) -> tuple[IntLike, IntLike]:
-    """Return the bounds of a term whose index is in [lo, hi]."""
-    lo, hi = wrap_bounds(t, lo, hi)
+    lo, hi = af.wrap_bounds(t, lo, hi)
     x, y = 0 if _is_zero(lo) else t.coef * lo, t.coef * hi
-    if _is_zero(x) and not any_nonzero(t.coef < 0):
+    if _is_zero(x) and not af.any_nonzero(t.coef < 0):
         return 0, y
-    return least(x, y), most(x, y)
+    return af.least(x, y), af.most(x, y)
 
 
 def _is_zero(x: IntLike) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from itertools import accumulate
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Floats, IntLike
 from pruner.features.columns import ACCESS_COLUMNS, ACCESS_INDEX, DATAFLOW_INDEX, ColumnValues
-from pruner.features.statement.accesses import Access
 from pruner.features.statement.array_helpers import (
     column,
     each_level,
@@ -23,10 +22,9 @@ from pruner.features.statement.array_helpers import (
     pick_row,
     slog,
 )
-from pruner.features.statement.reuse import Reuse, compute_reuse
-from pruner.features.statement.stride import Target, touch_stride
-from pruner.features.statement.touches import Seen
-from pruner.program.index.affine import LoopVar, any_nonzero, least, most, plain
+from pruner.features.statement.touches import Access, Reuse, Seen, compute_reuse
+from pruner.program.index import affine as af
+from pruner.program.index.affine import INF, Affine, LoopVar, Term, Truth
 from pruner.program.nests import Loop, Mark
 
 CACHE_LINE_BYTES = 64
@@ -57,7 +55,7 @@ class LoopFrame:
 
 def make_frame(loops: tuple[Loop, ...], num: int) -> LoopFrame:
     """Return arrays of the loops that at least one program has."""
-    found = [(loop, there) for loop in loops if any_nonzero(there := loop.present)]
+    found = [(loop, there) for loop in loops if af.any_nonzero(there := loop.present)]
     extents = np.empty((len(found), num))
     present = np.empty((len(found), num), bool)
     depth: dict[LoopVar, int] = {}
@@ -100,7 +98,7 @@ def footprint(access: Access, frame: LoopFrame) -> Footprint:
         # Several touches of one buffer (a stencil) count as the box around all of them.
         for touch in access.indices[1:]:
             lo2, hi2 = level_bounds(touch[d], frame.depth, levels)
-            lo, hi = each_level(least, lo, lo2), each_level(most, hi, hi2)
+            lo, hi = each_level(af.least, lo, lo2), each_level(af.most, hi, hi2)
         widths.append(each_level(_width, lo, hi))
     elements = np.ones((levels, num))
     for row, product in enumerate(each_level(_product, *widths)):
@@ -197,8 +195,8 @@ def _lines_and_strides(
     nearest = np.where(some, nearest, 0)
     stride = np.empty((len(accesses), num))
     for place, access in enumerate(accesses):
-        target = Target(frame.depth, plain(rows[place]))
-        stride[place] = touch_stride(access.indices, access.buffer.shape, target)
+        holds = partial(_holds, depth=frame.depth, row=af.plain(rows[place]))
+        stride[place] = touch_stride(access.indices, access.buffer.shape, holds)
     stride = np.where(some, np.minimum(stride, _MAX_STRIDE), 0.0)
     innermost = first_row(present)
     innermost = np.where(innermost < levels, innermost, 0)
@@ -267,3 +265,139 @@ def access_features(
             )
         )
     return out
+
+
+# The stride of a loop's consecutive iterations in a buffer: feature.cc remembers the last constant
+# factor of the printed expression (`CoefficientExtractor`); for a simplified sum, in descending
+# order of coefficients, that has a closed form.
+_MAGIC = 2  # feature.cc's value where no factor follows the variable
+
+
+_Holds = Callable[[LoopVar | Affine], Truth]  # where the loop whose stride is computed is inside
+
+
+def _holds(index: LoopVar | Affine, depth: dict[LoopVar, int], row: IntLike) -> Truth:
+    """Return where the loop at depth ``row`` of each program is in an index."""
+    if isinstance(index, LoopVar):
+        return row == depth[index]
+    found: Truth = False
+    for t in index.terms:
+        found = found | (_holds(t.index, depth, row) & (t.coef != 0))
+    return found
+
+
+def coefficient(index: Affine, holds: _Holds) -> tuple[Truth, IntLike]:
+    """Return where ``index`` holds the loop, and feature.cc's coefficient there."""
+    # Sums of plain variables have the closed form below; nested sums need the walk itself.
+    if any(isinstance(t.index, Affine) for t in index.terms):
+        return _Walk(holds).run(index) if af.any_nonzero(holds(index)) else (False, 1)
+    present: Truth = False
+    largest: IntLike = 0  # coefficient of the first term that holds the loop
+    tail: Truth = False  # a term with coefficient 1 holds it
+    for t in index.terms:
+        has = holds(t.index) & (t.coef != 0)
+        if af.any_nonzero(has):
+            present = present | has
+            largest = af.most(largest, af.where(has, t.coef, 0))
+            # No "* factor" is printed for coefficient 1: an earlier factor is remembered, or none.
+            tail = tail | (has & (t.coef == 1))
+    if not af.any_nonzero(present):
+        return False, 1
+    smallest: IntLike = INF  # last constant factor among the positive terms
+    negative: IntLike = 0
+    for t in index.terms:
+        smallest = af.least(smallest, af.where(t.coef > 1, t.coef, INF))
+        if af.any_nonzero(t.coef < -1):
+            negative = af.least(negative, af.where(t.coef < -1, t.coef, 0))
+    value = af.where(largest == 1, 1, af.where(tail, _MAGIC, smallest))
+    only_negative = largest <= 0
+    if af.any_nonzero(only_negative & present):
+        value = af.where(only_negative, af.where(negative < 0, -negative, 1), value)
+    return present, value
+
+
+class _Walk:
+    """Walk nested sums as ``CoefficientExtractor`` does, with four flags."""
+
+    def __init__(self, holds: _Holds) -> None:
+        self._holds = holds
+        self._seen: Truth = False
+        self._factor: Truth = False
+        self._sum: Truth = False
+        self._stride: IntLike = 0
+
+    def run(self, index: Affine) -> tuple[Truth, IntLike]:
+        """Return where the loop appears, and the coefficient there."""
+        self._visit(index, True)
+        return self._seen, af.where(self._factor | self._sum, self._stride, 1)
+
+    def _visit(self, index: Affine, live: Truth) -> None:
+        ranks = _print_order(index)
+        active = [live & (t.coef != 0) for t in index.terms]
+        after_positive: Truth = False
+        for rank in range(len(index.terms)):
+            for t, place, there in zip(index.terms, ranks, active, strict=True):
+                here = (place == rank) & there
+                if not af.any_nonzero(here):
+                    continue
+                self._term(t, here)
+                positive = here & (t.coef > 0)
+                self._add(positive & after_positive)
+                after_positive = after_positive | positive
+        self._add((index.base > 0) & after_positive & live)
+
+    def _term(self, t: Term, here: Truth) -> None:
+        if isinstance(t.index, Affine):
+            self._visit(t.index, here)
+        else:
+            met = here & self._holds(t.index)
+            self._seen = self._seen | met
+            self._stride = af.where(met, _MAGIC, self._stride)
+        factor = af.most(t.coef, -t.coef)
+        scaled = here & (factor != 1) & self._seen & af.fails(self._sum)
+        self._factor = self._factor | scaled
+        self._stride = af.where(scaled, factor, self._stride)
+
+    def _add(self, here: Truth) -> None:
+        free = here & self._seen & af.fails(self._factor)
+        self._sum = self._sum | free
+        self._stride = af.where(free, 1, self._stride)
+
+
+def _print_order(index: Affine) -> list[IntLike]:
+    """Return terms' ranks in the printed sum: by coefficient, lower, upper, descending."""
+    terms = index.terms
+    ranks: list[IntLike] = [0] * len(terms)
+    for i, t in enumerate(terms):
+        for j in range(i):
+            u = terms[j]
+            first, same = u.coef > t.coef, u.coef == t.coef
+            if af.any_nonzero(same):
+                tied = (u.lower == t.lower) & (u.upper >= t.upper)
+                # canonical_simplify.cc sorts equal coefficients by lower, then by upper factor.
+                first = first | (same & ((u.lower > t.lower) | tied))
+            ranks[i] = ranks[i] + af.where(first, 1, 0)
+            ranks[j] = ranks[j] + af.where(first, 0, 1)
+    return [af.plain(rank) for rank in ranks]
+
+
+def touch_stride(
+    indices: list[tuple[Affine, ...]], shape: tuple[IntLike, ...], holds: _Holds
+) -> IntLike:
+    """Return the loop's least stride over touches, in elements (``ComputeStride``)."""
+    best: IntLike = INF
+    for index in indices:
+        row: IntLike = 1
+        # From the last dimension outwards: the first dimension that the loop moves decides.
+        seen: Truth = False
+        for d in range(len(index) - 1, -1, -1):
+            found, coef = coefficient(index[d], holds)
+            fresh = found & af.fails(seen)
+            if af.any_nonzero(fresh):
+                # Several touches of a buffer: feature.cc keeps the smallest stride.
+                best = af.where(fresh, af.least(best, af.most(coef, -coef) * row), best)
+                seen = seen | found
+            if af.everywhere(seen):
+                break
+            row = row * shape[d]
+    return best

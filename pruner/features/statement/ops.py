@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from pruner.arrays import IntLike
 from pruner.features.columns import COUNT_COLUMNS, COUNT_INDEX
-from pruner.features.statement.accesses import load_indices
-from pruner.program.dag.expr import (
-    Axis,
-    Binary,
-    Call,
-    Cast,
-    Const,
-    Expr,
-    Load,
-    Not,
-    Select,
-    walk,
-)
+from pruner.features.statement.touches import load_indices
+from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import INF, Affine
 from pruner.program.index.divide import opened
@@ -187,7 +176,6 @@ class OpCounter:
                 self._expr(cond, live)
 
     def _sides(self, op: str, a: Expr, b: Expr) -> tuple[Affine, Affine]:
-        """Return both sides of an integer comparison."""
         left, right = self._store.sum_of(a), self._store.sum_of(b)
         ordered = op not in ("eq", "ne")
         if not right.terms:
@@ -235,12 +223,10 @@ def _without_factor(a: Affine) -> Affine:
 
 
 def _has_no_choice(expr: Expr) -> bool:
-    """Return whether an expression has sums, products and divisions only."""
     return not any(isinstance(node, Binary) and node.op in ("min", "max") for node in walk(expr))
 
 
 def _are_indices(a: Expr, b: Expr) -> bool:
-    """Return whether both sides depend on loop variables alone."""
     return _is_int(a) and is_sum(a) and is_sum(b)
 
 

@@ -1,21 +1,74 @@
-"""Record how much of a buffer a loop touches (``for_touch_regions_``).
+"""Record the touches of buffers by stores and loops, and when data is reused.
 
-The original keys its tables by the address of a loop's node, which for GPU indices is a temporary
-that is handed out again: a defect of the released models, followed by :func:`number_loops`.
+``for_touch_regions_`` of feature.cc keys its tables by the address of a loop's node, which for GPU
+indices is a temporary that is handed out again: a defect of the released models, followed by
+:func:`number_loops`. ``ComputeReuse`` goes from the inside out: loops that move the access lengthen
+the reuse distance; the first that does not starts the reuse count, which ends at the next that
+does. A loop in which the buffer was touched before ends the scan with serial reuse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pruner.arrays import Floats, Mask
-from pruner.features.statement.accesses import READ, Access
-from pruner.program.index.affine import Truth, any_nonzero
-from pruner.program.nests import BufferStore, Loop, LoopNests
+from pruner.features.statement.array_helpers import first_row, pick_row, product_where
+from pruner.program.dag.expr import Expr, Load, children
+from pruner.program.index.affine import Affine, Truth, any_nonzero
+from pruner.program.nests import Buffer, BufferStore, Loop, LoopNests
+
+READ, WRITE, READ_WRITE = 0, 1, 2
+Buffers = Sequence[Buffer] | Mapping[int, Buffer]  # by key
+
+
+@dataclass(slots=True, eq=False)
+class Access:
+    """All touches of one buffer by one store.
+
+    ``indices``: one tuple of index expressions (one per dimension) for each touch that counts; a
+    buffer that is both written and read is an update, whose read has the store's own indices.
+    """
+
+    buffer: Buffer
+    kind: int
+    indices: list[tuple[Affine, ...]] = field(default_factory=list)
+
+
+def load_indices(load: Load, store: BufferStore) -> tuple[Affine, ...]:
+    """Return indices of a load in a store; updates read their own element."""
+    if load.stage == store.buffer.key and not load.indices:
+        return store.indices
+    return tuple(map(store.sum_of, load.indices))
+
+
+def _loads_in_visit_order(expr: Expr) -> Iterator[Load]:
+    """Yield a load before the loads in its indices, as feature.cc visits."""
+    if isinstance(expr, Load):
+        yield expr
+    for child in children(expr):
+        yield from _loads_in_visit_order(child)
+
+
+def store_accesses(buffers: Buffers, store: BufferStore) -> list[Access]:
+    """Return a store's buffers by first touch: the written buffer, then the reads."""
+    written = Access(store.buffer, WRITE, [store.indices])
+    found: dict[int, Access] = {store.buffer.key: written}
+    for load in _loads_in_visit_order(store.value):
+        access = found.setdefault(load.stage, Access(buffers[load.stage], READ))
+        # feature.cc (BufferAccessExtractor): a read of the written buffer turns it into an update,
+        # whose read adds no indices.
+        if access.kind == WRITE:
+            access.kind = READ_WRITE
+        if access.kind != READ_WRITE:
+            access.indices.append(load_indices(load, store))
+    return list(found.values())
+
 
 NodeKeys = Literal["recycled", "unique"]
 Rows = slice | list[int]  # of loops; a slice is several times faster
@@ -52,7 +105,6 @@ def number_loops(nests: LoopNests, node_keys: NodeKeys = "recycled") -> dict[Loo
 
 
 def _common(a: Sequence[Loop], b: Sequence[Loop]) -> int:
-    """Return the number of outer loops that two stores share."""
     count = 0
     for x, y in zip(a, b, strict=False):
         if x is not y:
@@ -85,10 +137,6 @@ class _Totals:
     kept_bytes: Floats
     read_bytes: Floats
     entry_bytes: Floats
-
-    def forget(self, where: Truth) -> None:
-        for name in ("all_bytes", "read_bytes", "entry_bytes"):
-            setattr(self, name, np.where(where, 0.0, getattr(self, name)))
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +204,9 @@ class TouchTable:
         for loop in store.loops:
             row, fresh = self._row_of[loop]
             if loop not in self._entered and any_nonzero(fresh):
-                self._totals[row].forget(fresh)
+                totals = self._totals[row]
+                for name in ("all_bytes", "read_bytes", "entry_bytes"):
+                    setattr(totals, name, np.where(fresh, 0.0, getattr(totals, name)))
             self._entered.add(loop)
         rows = [self._row_of[loop][0] for loop in loops]
         for access, elements in touched:
@@ -196,3 +246,96 @@ class TouchTable:
             least=[[entry.least for entry in some] for some in entries],
             shared=np.broadcast_to(shared[:, :, None], (*shared.shape, self._num)),
         )
+
+
+LOOP, SERIAL, NONE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Kind, distance and count of the reuse of one access, each [N].
+
+    ``kind``: 0 loop, 1 serial, 2 none; distance in iterations and bytes. ``kept_bytes`` is the
+    distance in bytes when the allocator hands every node on, as it does for the dataflow rows (see
+    :func:`pruner.features.statement.touches.number_loops`).
+    """
+
+    kind: NDArray[np.int64]
+    distance_iters: Floats
+    distance_bytes: Floats
+    count: Floats
+    kept_bytes: Floats
+
+
+def _pick(rows: Sequence[Floats] | Floats, place: NDArray[np.int64]) -> Floats:
+    """Return values at a loop's ``place`` from inside, at most the outermost, [A, N]."""
+    row = np.maximum(len(rows) - 1 - place, 0)
+    return np.array([pick_row(rows, one) for one in row])
+
+
+def _near_bytes(
+    seen: Seen,
+    moved: NDArray[np.bool_],
+    start: NDArray[np.int64],
+) -> tuple[Floats, Floats]:
+    """Return bytes touched before the reuse begins, and as kept."""
+    outermost = moved.shape[1] - 1 - first_row(moved[:, ::-1])
+    no_move = outermost < 0
+    last_moved = np.where(no_move, 0, outermost)
+    repeated = _pick(seen.entry_bytes, start)
+    near = np.where(no_move, repeated, _pick(seen.all_bytes, last_moved))
+    # The same arrays mean that nothing was dropped: no second lookup.
+    if all(map(operator.is_, seen.all_bytes, seen.kept_bytes)):
+        return near, near
+    kept = np.where(no_move, repeated, _pick(seen.kept_bytes, last_moved))
+    return near, kept
+
+
+def compute_reuse(
+    seen: Seen,
+    moves: NDArray[np.bool_],
+    present: NDArray[np.bool_],
+    extents: Floats,
+) -> list[Reuse]:
+    """Compute the reuse of a store's A accesses, loops outermost first.
+
+    ``seen``: touches so far, including the store's own; ``moves`` bool [A, L, N]: the loop's
+    variable is in the indices; ``present`` bool [L, N]: the loop exists; ``extents`` float64 [L,
+    N].
+    """
+    levels, num = extents.shape
+    if levels == 0:
+        zero = np.zeros(num)
+        return [Reuse(np.full(num, NONE), zero, zero, zero, zero) for _ in moves]
+    moves, present, extents = moves[:, ::-1], present[::-1], extents[::-1]
+    order = np.arange(levels)[:, None]
+    start = first_row(present & ~moves)  # first loop that repeats the access
+    lead = order < start[:, None]
+    # loop reuse ends at the next loop that moves it
+    end = first_row(present & moves & (order > start[:, None]))
+    serial_at = first_row(present & seen.shared[:, ::-1])
+    # Whichever is first from inside: a loop that saw the buffer before, or the end of reuse.
+    serial = serial_at < end
+
+    distance = product_where(extents, lead)
+    run = (order >= start[:, None]) & (order < end[:, None])
+    count = product_where(extents, run)
+    near_bytes, kept_bytes = _near_bytes(seen, present & moves & lead, start)
+    kind = np.where(serial, SERIAL, np.where(start < levels, LOOP, NONE))
+
+    extent_there = _pick(extents[::-1], serial_at)
+    outward = product_where(extents, order >= serial_at[:, None])
+    row = np.maximum(levels - 1 - serial_at, 0)
+    least = np.array([pick_row(rows, one) for rows, one in zip(seen.least, row, strict=True)])
+    # The serial distance is that of one iteration of the shared loop, so totals are divided by it.
+    serial_iters = least / extent_there
+    serial_bytes = _pick(seen.read_bytes, serial_at) / extent_there
+
+    def choose(on_serial: Floats, on_loop: Floats) -> Floats:
+        return np.where(serial, on_serial, np.where(kind == LOOP, on_loop, 0.0))
+
+    iters, times = choose(serial_iters, distance), choose(outward, count)
+    distances = list(choose(serial_bytes, near_bytes))
+    # The same arrays where nothing was dropped, which readers test by identity.
+    kept = distances if kept_bytes is near_bytes else list(choose(serial_bytes, kept_bytes))
+    return [Reuse(*values) for values in zip(kind, iters, distances, times, kept, strict=True)]

@@ -74,8 +74,6 @@ def cpu_symbols_of(nests: Sequence[LoopNests], device: CpuDevice) -> list[Symbol
 
 
 class _CpuRow:
-    """Columns of one statement."""
-
     def __init__(self, statement: NestStatement, device: CpuDevice) -> None:
         self._s, self._device = statement, device
         self._num = statement.num

@@ -6,7 +6,6 @@ import numpy as np
 
 from pruner.features.statement.array_helpers import column
 from pruner.features.symbols.statement import (
-    LoopRoles,
     Moving,
     NestAccess,
     NestStatement,
@@ -21,13 +20,16 @@ from pruner.features.symbols.symbol_table import GPU_COLUMNS, PerProgram, Symbol
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import (
     ACCUMULATORS,
+    BLOCKS,
     GLOBAL,
     OPERAND_FRAGMENTS,
     SHARED,
+    THREADS,
     WARP_LANES,
     LoopNests,
     Mark,
     Scope,
+    is_bound,
 )
 
 _BANKS, _BANK_BYTES = 32, 4
@@ -53,31 +55,53 @@ def gpu_symbols(nests: LoopNests) -> Symbols:
     )
 
 
-class _GpuRow:
-    """Columns of one statement."""
+def _threads_of(
+    loops: list[StatementLoop],
+) -> tuple[list[StatementLoop], list[StatementLoop]]:
+    """Return the threads and virtual threads that a statement runs in, outermost first.
 
+    A cooperative fetch has threads of its own inside the block's, and a block fetches once for all
+    virtual threads; so have results that go out through shared memory.
+    """
+    threads = [x for x in loops if x.mark in THREADS]
+    # Own threads inside the block's threads: only a fetch has both.
+    if {x.is_own for x in threads} == {True, False}:
+        return [x for x in threads if x.is_own], []
+    last = {x.mark: x for x in threads}
+    return [x for x in threads if last[x.mark] is x], [x for x in loops if x.mark is Mark.VTHREAD]
+
+
+class _GpuRow:
     def __init__(
         self, statement: NestStatement, around: dict[int, set[LoopVar]], on_cores: bool
     ) -> None:
         self._s, self._around, self._on_cores = statement, around, on_cores
         self._num = statement.num
-        self._roles = roles = LoopRoles.of(statement.loops)
+        self._threads, self._vthreads = _threads_of(statement.loops)
+        self._blocks = [x for x in statement.loops if x.mark in BLOCKS]
+        # Loops that a thread runs one after another: of other stages around, and the stage's own.
+        self._serial = [x for x in statement.loops if not is_bound(x.mark)]
+        self._path = [x for x in self._serial if not x.is_own]
+        self._own = [x for x in self._serial if x.is_own]
+        last = max((i for i, x in enumerate(self._own) if x.is_reduce), default=-1)
+        self._inner_tile = self._own[last + 1 :]  # inside the last reduction loop
         # a tensor core's instruction is run by a warp: each of its lanes has a share
-        self._lanes = WARP_LANES if any(x.mark is Mark.TENSORIZE for x in roles.own) else 1
-        self._iterations = self._extent(roles.in_thread) / self._lanes
+        self._lanes = WARP_LANES if any(x.mark is Mark.TENSORIZE for x in self._own) else 1
+        in_thread = [*self._vthreads, *self._serial]
+        self._iterations = self._extent(in_thread) / self._lanes
         # Virtual threads are the thread's own (Fig. 3): their loops count in S1 and S2.
-        self._spatial = moving_of(x for x in roles.in_thread if not x.is_reduce)
-        self._block_loops = moving_of(roles.in_thread, roles.threads)
-        self._everything = self._block_loops | moving_of(roles.blocks)
+        self._spatial = moving_of(x for x in in_thread if not x.is_reduce)
+        self._block_loops = moving_of(in_thread, self._threads)
+        self._everything = self._block_loops | moving_of(self._blocks)
         self._stages = statement.buffer.scope == SHARED
         self._global = [a for a in statement.reads if a.buffer.scope == GLOBAL]
         if statement.buffer.scope == GLOBAL:
             self._global.append(statement.write)
 
     def columns(self) -> SymbolRow:
-        roles, operations = self._roles, count_operations(self._s.value)
-        threads = self._extent(roles.threads) * self._lanes
-        blocks = self._extent(roles.blocks)
+        operations = count_operations(self._s.value)
+        threads = self._extent(self._threads) * self._lanes
+        blocks = self._extent(self._blocks)
         flops = self._iterations * operations.flops
         computes = operations.flops > 0
         # S5: each block moves its tiles, so re-reads of an operand by other blocks count.
@@ -99,11 +123,11 @@ class _GpuRow:
             "l2_para_info": blocks,
             "l2_trans_dim": self._run_length(),
             "l2_comp_count": flops * threads * blocks,
-            "passes": self._extent(roles.path),
+            "passes": self._extent(self._path),
             "thread_iterations": self._iterations,
-            "vthreads": self._extent(roles.vthreads),
+            "vthreads": self._extent(self._vthreads),
             "unroll": self._s.unroll,
-            "vector": self._extent(x for x in roles.own if x.mark is Mark.VECTORIZE),
+            "vector": self._extent(x for x in self._own if x.mark is Mark.VECTORIZE),
             "shared_loads": loads,
             "shared_loads_least": self._least_loads(),
             "shared_cycles": cycles,
@@ -113,7 +137,7 @@ class _GpuRow:
             "lane_step": step,
             "lane_extent": lanes,
             "lines": self._lines() if self._on_cores else 0.0,
-            "inner_tile": self._extent(roles.inner_tile) * self._extent(roles.vthreads),
+            "inner_tile": self._extent(self._inner_tile) * self._extent(self._vthreads),
             "accumulators": self._s.write.count(self._spatial) / self._lanes if computes else 0.0,
             "spatial_body": self._spatial_body(),
             "special": self._iterations * operations.special,
@@ -135,11 +159,10 @@ class _GpuRow:
         """Return elements a block fetches; none for a stage of results."""
         if self._lanes > 1 and not self._global:
             return np.zeros(self._num)
-        return threads * self._extent([*self._roles.own, *self._roles.path])
+        return threads * self._extent([*self._own, *self._path])
 
     def _fragment(self) -> PerProgram:
-        """Return elements of operands in a lane's registers."""
-        spatial = moving_of(x for x in self._roles.own if not x.is_reduce)
+        spatial = moving_of(x for x in self._own if not x.is_reduce)
         return _HOLDERS[self._s.buffer.scope] * self._s.write.count(spatial) / self._lanes
 
     def _registers(self) -> PerProgram:
@@ -153,7 +176,7 @@ class _GpuRow:
         if self._stages:
             # A tile of a sum of two inputs is fetched from both.
             sources = sum(1 for a in self._s.reads if a.buffer.scope == GLOBAL)
-            return self._tile() * self._extent(self._roles.path) * sources
+            return self._tile() * self._extent(self._path) * sources
         return self._total(self._touched(a, self._block_loops) for a in self._global)
 
     def _bytes_of_traffic(self) -> PerProgram:
@@ -186,7 +209,7 @@ class _GpuRow:
         iterations = np.ones(self._num)
         for loop in used:
             iterations = iterations * np.where(access.uses(loop.var), loop.extent, 1)
-        return np.minimum(access.footprint(moving), iterations)
+        return np.minimum(product_of(access.widths(moving), self._num), iterations)
 
     def _run_length(self) -> PerProgram:
         """Return S7: the contiguous elements that a row of the tile covers."""
@@ -214,8 +237,8 @@ class _GpuRow:
 
     def _lines(self) -> PerProgram:
         """Return cache lines of the slowest global access, summed over split lanes."""
-        loops = [*self._roles.own]
-        lane = next((x.var for x in self._roles.threads if x.mark is Mark.THREAD_X), None)
+        loops = [*self._own]
+        lane = next((x.var for x in self._threads if x.mark is Mark.THREAD_X), None)
         vector = next((x for x in loops if x.mark is Mark.VECTORIZE), None)
         found = np.zeros(self._num)
         for access in self._global:
@@ -229,9 +252,9 @@ class _GpuRow:
         return found
 
     def _spatial_body(self) -> PerProgram:
-        inside = self._extent(self._roles.vthreads)
+        inside = self._extent(self._vthreads)
         body = inside
-        for loop in reversed(self._roles.own):
+        for loop in reversed(self._own):
             inside = inside * loop.extent
             if not loop.is_reduce:
                 body = np.where(loop.extent == 1, body, inside)
@@ -245,9 +268,9 @@ class _GpuRow:
                 continue
             loads = self._iterations
             # Operands stay in registers over the innermost tile's loops that do not move them.
-            for loop in self._roles.inner_tile:
+            for loop in self._inner_tile:
                 loads = loads / np.where(access.uses(loop.var), 1, loop.extent)
-            for loop in self._roles.vthreads:
+            for loop in self._vthreads:
                 loads = loads * access.parts(loop.var) / loop.extent
             plain = plain + loads
             weighted = weighted + loads * self._conflict(access)
@@ -258,8 +281,8 @@ class _GpuRow:
         for access in self._s.reads:
             if access.buffer.scope == SHARED:
                 outside = self._around[access.buffer.key]
-                step = [x for x in self._roles.serial if x.var in outside]
-                inside = moving_of(self._roles.serial[len(step) :], self._roles.vthreads)
+                step = [x for x in self._serial if x.var in outside]
+                inside = moving_of(self._serial[len(step) :], self._vthreads)
                 out = out + access.count(inside) * self._extent(step)
         return out
 
@@ -272,7 +295,7 @@ class _GpuRow:
 
     def _lane_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
         """Return the step between threads that touch different elements, and their number."""
-        threads = moving_of(self._roles.threads)
+        threads = moving_of(self._threads)
         step, lanes, row = np.ones(self._num), np.ones(self._num), np.ones(self._num)
         open_ = np.ones(self._num, bool)
         for terms, size in reversed(list(zip(access.indices, access.sizes, strict=True))):

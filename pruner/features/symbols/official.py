@@ -27,9 +27,9 @@ def official_symbols(
     num = nests.num_programs
     rows: dict[int, SymbolRow] = {}
     workload: dict[int, PerProgram] = {}
-    for store in stores:
+    for analysis, _ in stores:
         # Keyed by buffer: the update of a reduction overwrites its initialisation.
-        rows[store.analysis.store.buffer.key] = _row(store.analysis, workload)
+        rows[analysis.store.buffer.key] = _row(analysis, workload)
     return np.moveaxis(fill(OFFICIAL_COLUMNS, list(rows.values()), num), -1, 0).astype(
         np.float32, order="C"
     )

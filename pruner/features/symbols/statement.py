@@ -4,30 +4,22 @@
 :mod:`pruner.features.statement`, a load counts by itself, in the allocated tile, within the guards.
 """
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from jaxtyping import Bool
 
 from pruner.arrays import IntLike, Ints, dtype_bytes
-from pruner.features.statement.accesses import load_indices
 from pruner.features.statement.array_helpers import column
+from pruner.features.statement.touches import load_indices
 from pruner.features.symbols.symbol_table import PerProgram
 from pruner.program.dag.expr import Axis, Binary, Call, Expr, Load, Select, children, loads, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Term
-from pruner.program.nests import (
-    BLOCKS,
-    THREADS,
-    WARP_LANES,
-    Buffer,
-    BufferStore,
-    Loop,
-    LoopNests,
-    Mark,
-    is_bound,
-)
+from pruner.program.nests import WARP_LANES, Buffer, BufferStore, Loop, LoopNests, Mark
 
 Moving = frozenset[LoopVar]
 _LINE_BYTES = 128
@@ -85,66 +77,6 @@ class StatementLoop:
     mark: Mark | None
     is_reduce: bool
     is_own: bool
-
-    @property
-    def is_bound(self) -> bool:
-        """True for a GPU index: block, thread or virtual thread."""
-        return is_bound(self.mark)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoopRoles:
-    """The loops around a GPU statement by role, outermost first.
-
-    One thread runs ``serial`` loops one after another; of them ``path`` are loops of other stages
-    around the statement, ``own`` loops of its stage.
-    """
-
-    blocks: list[StatementLoop]
-    threads: list[StatementLoop]
-    vthreads: list[StatementLoop]
-    serial: list[StatementLoop]
-
-    @staticmethod
-    def of(loops: Sequence[StatementLoop]) -> "LoopRoles":
-        """Sort loops by their marks.
-
-        A cooperative fetch has threads of its own inside the block's, and a block fetches once for
-        all virtual threads; so have results that go out through shared memory.
-        """
-        threads = [x for x in loops if x.mark in THREADS]
-        # Own threads inside the block's threads: only a fetch has both.
-        fetches = {x.is_own for x in threads} == {True, False}
-        if not fetches:
-            last = {x.mark: x for x in threads}
-            threads = [x for x in threads if last[x.mark] is x]
-        return LoopRoles(
-            blocks=[x for x in loops if x.mark in BLOCKS],
-            threads=[x for x in threads if x.is_own or not fetches],
-            vthreads=[] if fetches else [x for x in loops if x.mark is Mark.VTHREAD],
-            serial=[x for x in loops if not x.is_bound],
-        )
-
-    @property
-    def path(self) -> list[StatementLoop]:
-        """Serial loops of other stages around the statement."""
-        return [x for x in self.serial if not x.is_own]
-
-    @property
-    def own(self) -> list[StatementLoop]:
-        """Serial loops of the statement's stage."""
-        return [x for x in self.serial if x.is_own]
-
-    @property
-    def in_thread(self) -> list[StatementLoop]:
-        """Loops that one thread runs, virtual threads first."""
-        return [*self.vthreads, *self.serial]
-
-    @property
-    def inner_tile(self) -> list[StatementLoop]:
-        """Own loops inside the last reduction loop."""
-        last = max((i for i, x in enumerate(self.own) if x.is_reduce), default=-1)
-        return self.own[last + 1 :]
 
 
 def extent_of(loops: Iterable[StatementLoop], num: int) -> PerProgram:
@@ -210,10 +142,6 @@ class NestAccess:
     def widths(self, moving: Moving) -> list[PerProgram]:
         """Return the values that each dimension's index spans [N], by the box rule."""
         return [_width(terms, moving, self.num) for terms in self.indices]
-
-    def footprint(self, moving: Moving) -> PerProgram:
-        """Return the elements of the touched box [N]."""
-        return product_of(self.widths(moving), self.num)
 
     def count(self, moving: Moving) -> PerProgram:
         """Return the distinct elements [N]; strided terms skip some."""
@@ -287,10 +215,8 @@ def _quotient(term: Term, values: dict[LoopVar, Ints]) -> Ints:
 
 def product_of(values: Iterable[PerProgram], num: int) -> PerProgram:
     """Return the product of per-program values [N]."""
-    out: PerProgram | None = None
-    for value in values:
-        out = value if out is None else out * value
-    return np.ones(num) if out is None else out
+    found = list(values)
+    return reduce(operator.mul, found) if found else np.ones(num)
 
 
 def _width(terms: list[IndexTerm], moving: Moving, num: int) -> PerProgram:

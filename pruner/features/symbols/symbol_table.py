@@ -140,6 +140,7 @@ OFFICIAL_COLUMNS: Columns = _columns(
 
 def position(columns: Columns, name: str) -> int:
     """Return the place of a column in its table; raise `KeyError` without it."""
+    # A search, not a dictionary made anew: scores look up dozens of columns for few programs.
     for place, column in enumerate(columns):
         if column.name == name:
             return place

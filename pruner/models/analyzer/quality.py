@@ -22,7 +22,7 @@ from pruner.models.judging import metrics
 from pruner.models.judging.judge import draft_sizes, expected_latency
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import Device, GpuDevice
-from pruner.program.replay import Definitions, find_definition, nests_of
+from pruner.program.replay import Definitions, find_definition, replay
 
 _ARCHITECTURE = re.compile(r"-(?:arch|mcpu)=(\w+)")
 _TASKS_FITTED = 20
@@ -62,14 +62,13 @@ def task_symbols(
     """Symbols of a task's measured programs; raises UnsupportedProgram for an unknown operator."""
     records = records.select(records.valid)
     task = find_definition(records.workload_key, records.fused, records.steps, tasks)
-    groups = [(rows, analyzer.symbols(nests)) for rows, nests in nests_of(task, records.steps)]
     return TaskSymbols(
         name=task_label(records),
         identity=records.key.identity,
         latency_s=records.latency_s,
         timed_s=records.timed_s,
         key=records.key,
-        groups=tuple(groups),
+        groups=tuple(replay(task, records.steps, analyzer.symbols).parts),
     )
 
 

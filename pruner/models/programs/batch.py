@@ -15,9 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from pruner.features.batch import ProgramFeatures
-from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS
+from pruner.features.columns import DATAFLOW_COLUMNS, STATEMENT_COLUMNS, WORKLOAD_COLUMNS
 from pruner.features.primitives import NUM_COLUMNS, NUM_STEPS, PrimitiveTokens
-from pruner.features.workload import WORKLOAD_COLUMNS
 
 NUM_STATEMENT_FEATURES = len(STATEMENT_COLUMNS)
 NUM_WORKLOAD_FLAGS = len(WORKLOAD_COLUMNS)

@@ -1,12 +1,1 @@
-"""Expressions and compute DAGs: a program before any schedule.
-
-* `dag`: compute DAGs
-* `expr`: the expressions of their stages
-* `constructors`: small constructors of expressions
-* `fold`: constant folding of bodies
-* `integer_value`: the value of an integer expression
-* `operators`: the standard operators
-* `tenset`: TVM's saved tensors as DAGs, whose stages Ansor numbers
-* `task_index`: the DAG of a record's workload key
-* `text`: DAGs as TVM prints them
-"""
+"""Expressions and compute DAGs: a program before any schedule."""

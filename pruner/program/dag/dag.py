@@ -1,4 +1,7 @@
-"""Compute DAGs: the computation of an operator before any schedule."""
+"""Compute DAGs, the computation of an operator before any schedule, and their text.
+
+The text is letter by letter TVM's; workload flags search it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pruner.program.dag.expr import Expr, loads
+from pruner.program.dag.expr import (
+    Axis,
+    Binary,
+    BinaryOp,
+    Call,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Not,
+    Select,
+    loads,
+)
 
 Combiner = Literal["add", "mul", "max", "min"]
 
@@ -21,14 +36,13 @@ class AxisDef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One tensor: a kernel input (``placeholder``) or a computation over its axes.
+    """One tensor: a kernel input (without ``body``) or a computation over its axes.
 
     ``body`` is the value of one element; with ``combiner`` set it is the reduction's source and
-    ``identity`` the value the output starts from. ``tag`` is TE's operator tag.
+    ``identity`` the value the output starts from.
     """
 
     name: str
-    kind: Literal["placeholder", "compute"]
     shape: tuple[int, ...]
     dtype: str
     axes: tuple[AxisDef, ...] = ()
@@ -36,7 +50,6 @@ class Stage:
     body: Expr | None = None
     combiner: Combiner | None = None
     identity: float = 0.0
-    tag: str = ""
     const_matrix: bool = False
 
     @property
@@ -55,10 +68,6 @@ class ComputeDAG:
     stages: tuple[Stage, ...]
     outputs: tuple[int, ...]
 
-    def readers(self, stage: int) -> tuple[int, ...]:
-        """Return the positions of the stages that load from ``stage``."""
-        return tuple(i for i, s in enumerate(self.stages) if stage in s.reads)
-
 
 def post_order(reads: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[int]:
     """List what ``outputs`` need, inputs before their user (TE's ``PostDFSOrder``)."""
@@ -75,3 +84,91 @@ def post_order(reads: Sequence[Sequence[int]], outputs: Iterable[int]) -> list[i
     for output in outputs:
         visit(output)
     return order
+
+
+MAX_LINE_WIDTH = 256
+"""Longer lines lose their middle, as in the original (so words in it are not found)."""
+
+INFIX: dict[BinaryOp, str] = {
+    "add": " + ",
+    "sub": " - ",
+    "mul": "*",
+    "div": "/",
+    "mod": " % ",
+    "eq": " == ",
+    "ne": " != ",
+    "lt": " < ",
+    "le": " <= ",
+    "gt": " > ",
+    "ge": " >= ",
+    "and": " && ",
+    "or": " || ",
+}
+ASSIGNMENT: dict[Combiner | None, str] = {
+    None: " = ",
+    "add": " += ",
+    "max": " max= ",
+    "min": " min= ",
+}
+FLOAT_SUFFIX = {"float32": "f", "float16": "h", "float64": ""}
+
+
+def dag_text(dag: ComputeDAG) -> str:
+    """Print a line a stage, in stage order, newlines included."""
+    return "".join(shortened(stage_text(dag, stage)) + "\n" for stage in dag.stages)
+
+
+def shortened(line: str) -> str:
+    """Shorten a line above `MAX_LINE_WIDTH` to its two ends."""
+    if len(line) <= MAX_LINE_WIDTH:
+        return line
+    half = MAX_LINE_WIDTH // 2
+    return f"{line[:half]} ..(OMITTED).. {line[-half:]}"
+
+
+def stage_text(dag: ComputeDAG, stage: Stage) -> str:
+    """Print ``name(axes) = value`` or ``name = PLACEHOLDER [shape]``."""
+    if stage.body is None:
+        return f"{stage.name} = PLACEHOLDER [{', '.join(map(str, stage.shape))}]"
+    head = f"{stage.name}({', '.join(axis.name for axis in stage.axes)})"
+    if stage.combiner == "mul":  # TVM has no short form: it prints the combiner instead
+        return f"{head}reduce(x*y)"
+    return f"{head}{ASSIGNMENT[stage.combiner]}{expr_text(dag, stage, stage.body)}"
+
+
+def expr_text(dag: ComputeDAG, stage: Stage, expr: Expr) -> str:
+    """Print an expression of ``stage``, fully parenthesised."""
+
+    def text(part: Expr) -> str:
+        return expr_text(dag, stage, part)
+
+    def listed(parts: tuple[Expr, ...]) -> str:
+        return ", ".join(text(part) for part in parts)
+
+    match expr:
+        case Const():
+            return const_text(expr)
+        case Axis(slot=slot):
+            return (stage.axes + stage.reduce_axes)[slot].name
+        case Binary(op="floordiv" | "floormod" | "min" | "max" as op, a=a, b=b):
+            return f"{op}({text(a)}, {text(b)})"
+        case Binary(op=op, a=a, b=b):
+            return f"({text(a)}{INFIX[op]}{text(b)})"
+        case Not(a=a):
+            return f"!{text(a)}"
+        case Cast(a=a, dtype=dtype):
+            return f"{dtype}({text(a)})"
+        case Select(cond=cond, then=then, other=other):
+            return f"select({listed((cond, then, other))})"
+        case Call(name=name, args=args):
+            return f"tir.{name}({listed(args)})"
+        case Load(stage=number, indices=indices):
+            return f"{dag.stages[number].name}[{listed(indices)}]"
+
+
+def const_text(const: Const) -> str:
+    """Print ``7``, ``(bool)1``, ``0.5f``; floats with six significant digits."""
+    # C++ streams print floats with six significant digits, as Python's ``:g`` does.
+    if const.dtype in FLOAT_SUFFIX:
+        return f"{const.value:g}{FLOAT_SUFFIX[const.dtype]}"
+    return f"{const.value}" if const.dtype == "int32" else f"({const.dtype}){const.value}"

@@ -6,14 +6,17 @@ A graph that the vocabulary cannot express is refused with a reason, never appro
 from __future__ import annotations
 
 import heapq
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from pruner.data.tenset.task_pickle import Node, NodeGraph
 from pruner.errors import DataError, UnsupportedProgram
 from pruner.program.dag.dag import AxisDef, Combiner, ComputeDAG, Stage, post_order
 from pruner.program.dag.expr import (
+    OPERATIONS,
     TVM_BINARY,
     Axis,
     Binary,
@@ -26,8 +29,50 @@ from pruner.program.dag.expr import (
     Select,
     loads,
     rewrite,
+    slots_of,
 )
-from pruner.program.dag.integer_value import constant_value
+
+MAX_POINTS = 65536
+"""Iterations that :func:`constant_value` is willing to try."""
+
+
+def integer_value(expr: Expr, iteration: Sequence[int]) -> int:
+    """Return the value of ``expr`` where axis slot ``i`` is ``iteration[i]``.
+
+    Division and remainder truncate (``div``, ``mod``) or floor (``floordiv``, ``floormod``).
+    Raises :class:`UnsupportedProgram` (``not-an-integer``) for loads, floats and other calls.
+    """
+    match expr:
+        case Const(value=int(value)):
+            return value
+        case Axis(slot=slot):
+            return iteration[slot]
+        case Binary(op=op, a=a, b=b):
+            return int(OPERATIONS[op](integer_value(a, iteration), integer_value(b, iteration)))
+        case Not(a=a):
+            return int(not integer_value(a, iteration))
+        case Cast(a=a, dtype=dtype) if dtype.startswith(("int", "uint", "bool")):
+            return integer_value(a, iteration)
+        case (
+            Select(cond=cond, then=then, other=other)
+            | Call(name="if_then_else", args=(cond, then, other))
+        ):
+            # Only the chosen side: the other may divide by zero.
+            return integer_value(then if integer_value(cond, iteration) else other, iteration)
+        case _:
+            raise UnsupportedProgram("not-an-integer", type(expr).__name__)
+
+
+def constant_value(expr: Expr, extents: Sequence[int]) -> int | None:
+    """Return the value common to all (at most `MAX_POINTS`) iterations, else None."""
+    used = slots_of(expr)
+    # A loop that the expression does not use contributes one point, so unused extents cost nothing.
+    ranges = [range(extent if slot in used else 1) for slot, extent in enumerate(extents)]
+    if math.prod(map(len, ranges)) > MAX_POINTS:
+        return None
+    found = {integer_value(expr, iteration) for iteration in product(*ranges)}
+    return found.pop() if len(found) == 1 else None
+
 
 COMBINERS: dict[str, Combiner] = {
     "tir.Add": "add",
@@ -92,7 +137,6 @@ class _Reader:
             case "PlaceholderOp":
                 return Stage(
                     name=op.field("name"),
-                    kind="placeholder",
                     shape=tuple(_extent(size, self.reader({})) for size in op.ref("shape").items),
                     dtype=op.field("dtype"),
                 )
@@ -121,7 +165,6 @@ class _Reader:
         spatial = tuple(_axis(axis, SPATIAL, reader, ()) for axis in axes)
         return Stage(
             name=op.field("name"),
-            kind="compute",
             shape=tuple(axis.extent for axis in spatial),
             dtype=value.field("dtype"),
             axes=spatial,
@@ -129,7 +172,6 @@ class _Reader:
             body=reader.read(source),
             combiner=combiner,
             identity=identity,
-            tag=op.field("tag"),
             const_matrix="const_matrix" in op.ref("attrs").keys,
         )
 
@@ -146,7 +188,6 @@ def _check_loads(stages: list[Stage], position: dict[int, int]) -> None:
 
 
 def _renumbered(stage: Stage, position: dict[int, int]) -> Stage:
-    """Return the stage with its loads pointing to final stage numbers."""
     if stage.body is None:
         return stage
 
@@ -253,7 +294,9 @@ class ExprReader:
             case "tir.Cast":
                 return Cast(self.read(node.ref("value")), node.field("dtype"))
             case "tir.Select":
-                return self._select(node)
+                parts = ("condition", "true_value", "false_value")
+                cond, then, other = (self.read(node.ref(part)) for part in parts)
+                return Select(cond, then, other, node.field("dtype"))
             case "tir.Call":
                 return self._call(node)
             case "tir.ProducerLoad":
@@ -265,11 +308,6 @@ class ExprReader:
 
     def _all(self, array: Node) -> tuple[Expr, ...]:
         return tuple(self.read(item) for item in array.items)
-
-    def _select(self, node: Node) -> Expr:
-        parts = (node.ref("condition"), node.ref("true_value"), node.ref("false_value"))
-        cond, then, other = (self.read(part) for part in parts)
-        return Select(cond, then, other, node.field("dtype"))
 
     def _call(self, node: Node) -> Expr:
         op = node.ref("op")

@@ -97,7 +97,6 @@ def relax(region: Region, variables: Set[LoopVar], *, partly: bool = False) -> R
 
 
 def _uses_some(index: LoopVar | Affine, variables: Set[LoopVar]) -> Truth:
-    """Return where an index holds one of the variables."""
     if isinstance(index, LoopVar):
         return index in variables
     out: Truth = False
@@ -107,7 +106,6 @@ def _uses_some(index: LoopVar | Affine, variables: Set[LoopVar]) -> Truth:
 
 
 def _without(index: Affine, variables: Set[LoopVar]) -> Affine:
-    """Return an index where the variables are 0."""
     terms = []
     for t in index.terms:
         if isinstance(t.index, LoopVar):
@@ -246,7 +244,7 @@ def as_sum(index: Expr) -> Expr:
             return _added([as_sum(i) for i in indices])
         case Select(then=then, other=other) | Call(name="if_then_else", args=(_, then, other)):
             # The shorter branch is the index itself, the longer its correction at the border.
-            return as_sum(min(then, other, key=_size))
+            return as_sum(min(then, other, key=lambda branch: sum(1 for _ in walk(branch))))
         case Binary(op=("min" | "max"), a=a, b=b):
             return as_sum(b if isinstance(a, Const) else a)
         case Binary(op=op, a=a, b=b, dtype=dtype):
@@ -263,10 +261,6 @@ def as_sum(index: Expr) -> Expr:
             return index
         case _:
             return Const(0)
-
-
-def _size(expr: Expr) -> int:
-    return sum(1 for _ in walk(expr))
 
 
 def _added(parts: list[Expr]) -> Expr:

@@ -1,17 +1,8 @@
 """Ansor's schedules: a record's steps applied to a compute DAG.
 
-The mirror image of :mod:`pruner.program.tir`; files of the same name do the same job.
-
-* ``steps``: the vocabulary, schedule steps as values, and their reader (``tir/trace``)
-* ``skeleton``: records grouped by steps; the numbers in the steps are decisions
-* ``schedule``: the state that steps change, stages and their loops (``tir/tree``)
-* ``apply``: :func:`~apply.apply`, one function a step (``tir/apply_trace``, ``tir/trace``,
-  ``tir/primitives``, ``tir/rfactor``)
-* ``bounds``: how large loops and buffers are (``tir/regions``)
-* ``lower``: :func:`~lower.lower`, from the schedule to :class:`~pruner.program.nests.LoopNests`
-  (``tir/lower``)
-* ``recorded_task``: a record's operator, the order of its arguments and the operators fused behind
-  it, confirmed by its splits and stages
-
-There is no ``verify``: records are of programs that were measured.
+The mirror image of :mod:`pruner.program.tir`: ``skeleton`` reads steps (``tir/trace``) and groups
+records by them, ``schedule`` is the state that they change (``tir/tree``), ``apply`` has a function
+a step (``tir/primitives``, ``tir/rfactor``), ``bounds`` the sizes of loops and buffers
+(``tir/regions``), and ``lower`` makes :class:`~pruner.program.nests.LoopNests`. ``recorded_task``
+finds the operator of a record. There is no ``verify``: records are of programs that were measured.
 """

@@ -17,15 +17,7 @@ import numpy as np
 from pruner.arrays import Decisions, IntLike, Ints
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.dag import ComputeDAG
-from pruner.program.dag.expr import (
-    Axis,
-    Binary,
-    Const,
-    Expr,
-    Load,
-    redirect_loads,
-    substitute_axes,
-)
+from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load, redirect_loads, substitute_axes
 from pruner.program.index.affine import plain
 from pruner.program.nests import LoopKind, Mark
 from pruner.program.te.schedule import (
@@ -38,7 +30,7 @@ from pruner.program.te.schedule import (
     initial_schedule,
     touched_by,
 )
-from pruner.program.te.steps import Slot, Step
+from pruner.program.te.skeleton import Slot, Step
 
 MAX_LOOPS = 128
 """Of one stage; tuners make a fifth of it, and the work grows with the square."""
@@ -52,7 +44,6 @@ class _State:
     extents: Iterator[Ints]  # as logged, of each split in turn
 
     def value(self, slot: Slot) -> IntLike:
-        """Return decision ``slot`` as array [N], or int where all agree."""
         return plain(self.decisions[:, slot.number])
 
     def lengths(self, source: int) -> list[IntLike]:
@@ -267,10 +258,9 @@ def _rfactor(s: _State, number: int, loop: int, factor_axis: int) -> None:
     # Only reduction axes that the loop is made of move into the partial result (Schedule::rfactor).
     roots = [r for r in stage.reduce if factor in touched_by(stage, {r: 1})]
     touched = touched_by(stage, dict.fromkeys(roots, 1))
-    _set_extents(stage, roots)
-    values = {loop: Axis(-1) for loop in stage.leaves if loop in touched}
     keep = [r for r in stage.reduce if r not in touched]
-    moved = [loop for loop in stage.leaves if loop in touched and loop is not factor]
+    parts = [loop for loop in stage.leaves if loop in touched]
+    moved = [loop for loop in parts if loop is not factor]
     # A negative axis counts from the end, of axes with the new one.
     position = factor_axis if factor_axis >= 0 else len(stage.axes) + 1 + factor_axis
     if not 0 <= position <= len(stage.axes):
@@ -282,7 +272,7 @@ def _rfactor(s: _State, number: int, loop: int, factor_axis: int) -> None:
     slot_of: dict[IterVar, int] = {factor: position}
     slot_of |= {m: len(axes) + len(keep) + i for i, m in enumerate(moved)}
     # The partial body reads the old reduction axes through the loops that remain.
-    root_values = _up_index(stage, {loop: Axis(slot_of[loop]) for loop in values})
+    root_values = _up_index(stage, {loop: Axis(slot_of[loop]) for loop in parts})
     spatial = [Axis(i if i < position else i + 1) for i in range(len(stage.axes))]
     table: list[Expr] = [
         *spatial,
@@ -299,20 +289,6 @@ def _rfactor(s: _State, number: int, loop: int, factor_axis: int) -> None:
     stage.reduce, stage.relations = [total], []
     stage.leaves = [*stage.axes, total]
     s.schedule.new_stage(partial, stage, after=False)
-
-
-def _set_extents(stage: StageState, roots: list[IterVar]) -> None:
-    """Set the extents of loops made from ``roots``, before bound inference."""
-    known = dict.fromkeys(roots)
-    for rel in stage.relations:
-        if isinstance(rel, SplitRelation) and rel.parent in known:
-            kept, other = rel.parts
-            # Rounded up: the last tile of a loop that the factor does not divide is partial.
-            kept.extent, other.extent = rel.factor, -(-rel.parent.extent // rel.factor)
-            known |= dict.fromkeys(rel.parts)
-        elif isinstance(rel, FuseRelation) and rel.outer in known and rel.inner in known:
-            rel.fused.extent = rel.outer.extent * rel.inner.extent
-            known[rel.fused] = None
 
 
 def _up_index(stage: StageState, values: dict[IterVar, Expr]) -> dict[IterVar, Expr]:

@@ -25,13 +25,7 @@ from pruner.program.index.regions import (
     union,
 )
 from pruner.program.nests import Scope, is_bound, thread_rank
-from pruner.program.te.schedule import (
-    Attach,
-    IterVar,
-    Schedule,
-    SplitRelation,
-    StageState,
-)
+from pruner.program.te.schedule import Attach, IterVar, Schedule, SplitRelation, StageState
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +53,7 @@ def infer_bounds(schedule: Schedule) -> Bounds:
             continue
         out.scopes[key] = scope_of(schedule, stage)
         # Outputs and inputs have the size of their tensors, whatever their consumers touch.
-        if stage.is_output or stage.is_placeholder:
+        if stage.is_output or stage.body is None:
             for axis, extent in zip(stage.axes, stage.shape, strict=True):
                 axis.extent = extent
                 out.mins[axis] = Affine()
@@ -204,26 +198,18 @@ def _domains_up(stage: StageState, state: dict[IterVar, Region | None]) -> None:
             o = outer or Region(Affine(), 0, rel.outer.extent - 1)
             i = inner or Region(Affine(), 0, rel.inner.extent - 1)
             factor = rel.inner.extent
-            parent = Region(
-                af.add(i.start, o.start, factor), o.lo * factor + i.lo, o.hi * factor + i.hi
-            )
-            state[rel.parent] = _whole_where_covered(parent, rel, outer, inner)
+            # The parent runs whole where both loops do, or have extent 1.
+            covered: Truth = outer is None or rel.outer.extent == 1
+            covered = covered & (inner is None or rel.inner.extent == 1)
+            hi = af.where(covered, rel.parent.extent - 1, o.hi * factor + i.hi)
+            start = af.add(i.start, o.start, factor)
+            state[rel.parent] = Region(start, o.lo * factor + i.lo, hi)
             continue
         fused = state[rel.fused]
         if fused is None:
             state[rel.outer] = state[rel.inner] = None
         else:
             state[rel.outer], state[rel.inner] = _unfuse(fused, rel.inner.extent)
-
-
-def _whole_where_covered(
-    parent: Region, rel: SplitRelation, outer: Region | None, inner: Region | None
-) -> Region:
-    """Return the parent's region, whole where both loops have extent 1."""
-    whole_outer = rel.outer.extent == 1 if outer is not None else True
-    whole_inner = rel.inner.extent == 1 if inner is not None else True
-    hi = af.where(whole_outer & whole_inner, rel.parent.extent - 1, parent.hi)
-    return Region(parent.start, parent.lo, hi)
 
 
 def _unfuse(fused: Region, inner_extent: IntLike) -> tuple[Region, Region]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from pruner.arrays import IntLike
 from pruner.errors import ReplayFailed, UnsupportedProgram
-from pruner.program.dag.expr import Binary, Const, Expr, Load
-from pruner.program.dag.fold import fold
+from pruner.program.dag.expr import Binary, Const, Expr, Load, fold
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Truth
 from pruner.program.index.divide import floordiv, floormod
@@ -64,7 +63,7 @@ def _lowered(schedule: Schedule) -> LoopNests:
             dtype=stage.dtype,
             shape=stage.shape,
             scope=bounds.scopes.get(stage.key, Scope.GLOBAL),
-            is_param=stage.is_placeholder or stage.is_output,
+            is_param=stage.body is None or stage.is_output,
         )
         for stage in schedule.pool
     ]
@@ -123,10 +122,9 @@ class _Lowering:
             self._emit_attached(stage, leaf, loops, unroll)
         # Inlining leaves constants to fold; TVM simplifies before features count operations.
         body = fold(self.bounds.bodies[stage.key])
-        if stage.reduce:
-            self._store(stage, "update", _update(stage, body), loops, values, unroll)
-        else:
-            self._store(stage, "plain", body, loops, values, unroll)
+        kind: StoreKind = "update" if stage.reduce else "plain"
+        value = _update(stage, body) if stage.reduce else body
+        self.nests.stores.append(self._store(stage, kind, value, loops, values, unroll))
 
     def _store(
         self,
@@ -136,12 +134,9 @@ class _Lowering:
         loops: Around,
         values: dict[IterVar, Affine],
         unroll: IntLike,
-        reduction: BufferStore | None = None,
-    ) -> None:
+    ) -> BufferStore:
         slots = root_values(stage, values, self.bounds)
-        buffer = self.nests.buffers[stage.key]
-        store = BufferStore(buffer, kind, value, loops, slots, unroll, reduction)
-        self.nests.stores.append(store)
+        return BufferStore(self.nests.buffers[stage.key], kind, value, loops, slots, unroll)
 
     def _emit_init(
         self,
@@ -165,7 +160,8 @@ class _Lowering:
             var = None if bound else LoopVar(leaf.name + ".init", leaf.extent)
             loops = (*loops, _open(stage, leaf, var))
             own[leaf] = af.variable(loops[-1].var)
-        self._store(stage, "init", Const(stage.identity, stage.dtype), loops, own, unroll)
+        value = Const(stage.identity, stage.dtype)
+        self.nests.stores.append(self._store(stage, "init", value, loops, own, unroll))
 
     def _emit_cross_thread(self, stage: StageState, loops: Around, unroll: IntLike) -> None:
         """Emit a cross-thread reduction: only its final write is a store."""
@@ -184,13 +180,12 @@ class _Lowering:
             loops = (*loops, opened)
             self._emit_attached(stage, leaf, loops, unroll)
         update = _update(stage, fold(self.bounds.bodies[stage.key]))
-        slots = root_values(stage, whole, self.bounds)
-        buffer = self.nests.buffers[stage.key]
-        # The update inside the call is kept beside the visible store: symbols count its work.
-        hidden = BufferStore(buffer, "update", update, every, slots, unroll)
         # The stored value is a call (tvm_thread_allreduce), which has no operations to count.
         value = Const(0.0, stage.dtype)
-        self._store(stage, "allreduce", value, loops, values, unroll, hidden)
+        store = self._store(stage, "allreduce", value, loops, values, unroll)
+        # The update inside the call is kept beside the visible store: symbols count its work.
+        store.reduction = self._store(stage, "update", update, every, whole, unroll)
+        self.nests.stores.append(store)
 
 
 def _open(stage: StageState, leaf: IterVar, var: LoopVar | None = None) -> Loop:

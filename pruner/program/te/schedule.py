@@ -87,11 +87,6 @@ class StageState:
     unroll: dict[IterVar, IntLike] = field(default_factory=dict)
 
     @property
-    def is_placeholder(self) -> bool:
-        """True for kernel inputs, which have no computation."""
-        return self.body is None
-
-    @property
     def roots(self) -> list[IterVar]:
         """Root loops in the order of the body's axis slots."""
         return [*self.axes, *self.reduce]
@@ -129,7 +124,7 @@ def initial_schedule(dag: ComputeDAG, num: int = 1) -> Schedule:
     for key, stage in enumerate(dag.stages):
         axes = [IterVar(a.name, "spatial", a.extent) for a in stage.axes]
         reduce = [IterVar(a.name, "reduce", a.extent) for a in stage.reduce_axes]
-        if stage.kind == "placeholder":
+        if stage.body is None:
             # A placeholder has no axes of its own; caches of it copy these.
             axes = [IterVar(f"i{d}", "spatial", extent) for d, extent in enumerate(stage.shape)]
         pool.append(

@@ -1,4 +1,8 @@
-"""Group records by skeleton: same primitives, different decisions."""
+"""Schedule primitives as frozen values, read off Ansor's steps; records by skeleton.
+
+Every tile length and unroll depth of a skeleton is a *slot*, its place in the decision vector.
+``stage`` and ``iter`` count after the steps before, as in Ansor's log (docs/ansor-steps.md).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,104 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.errors import UnsupportedProgram
-from pruner.program.te.steps import Step, parse_steps, unroll_depth
+from pruner.errors import UnknownStep, UnsupportedProgram
+
+# The order is IteratorAnnotation's: logs hold the position.
+ANNOTATIONS = (
+    "none", "unroll", "vectorize", "parallel", "vthread", "blockIdx.x", "threadIdx.x",
+    "blockIdx.y", "threadIdx.y", "blockIdx.z", "threadIdx.z", "tensorize",
+)  # fmt: skip
+UNROLL_PRAGMA = "auto_unroll_max_step"
+MAX_UNROLL = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A field that is a decision: its place in the decision vector."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A schedule primitive: its tag in Ansor's log, and its fields in order.
+
+    Lengths and unroll depths are slots; logged extents and amounts of row padding are left out.
+    ``MS`` is a whole program of MetaSchedule: design space and decisions.
+    """
+
+    tag: str
+    fields: tuple[Any, ...]
+
+
+def parse_steps(steps: list[list[Any]]) -> tuple[tuple[Step, ...], list[int]]:
+    """Return a record's skeleton and decision vector.
+
+    Raises `UnknownStep` for a tag outside Ansor's vocabulary, `UnsupportedProgram` for bad fields.
+    """
+    found: list[Step] = []
+    decisions: list[int] = []
+    for number, step in enumerate(steps):
+        try:
+            found.append(_parse(step, decisions))
+        except (IndexError, TypeError, ValueError) as error:
+            raise UnsupportedProgram(
+                "malformed-step", f"step {number} {step!r:.80}: {error}"
+            ) from error
+    return tuple(found), decisions
+
+
+def unroll_depth(text: str) -> int:
+    """Return the number behind ``auto_unroll_max_step$``; raise ValueError without it."""
+    name, _, number = text.partition("$")
+    if name != UNROLL_PRAGMA:
+        raise ValueError(f"no pragma {UNROLL_PRAGMA}")
+    depth = int(number)
+    if not 0 <= depth <= MAX_UNROLL:
+        raise ValueError(f"an unroll depth outside 0 to {MAX_UNROLL}")
+    return depth
+
+
+def _flag(value: Any) -> bool:
+    if value not in (0, 1):
+        raise ValueError("a flag that is neither 0 nor 1")
+    return bool(value)
+
+
+def _slots(values: list[int], decisions: list[int]) -> tuple[Slot, ...]:
+    first = len(decisions)
+    decisions.extend(int(v) for v in values)
+    # Slots count up with the steps, so a decision vector is the log's numbers in order.
+    return tuple(map(Slot, range(first, len(decisions))))
+
+
+def _parse(step: list[Any], decisions: list[int]) -> Step:
+    fields: tuple[Any, ...]
+    match step:
+        case ["SP", stage, it, _extent, lengths, inner_to_outer]:
+            # `skeleton` compares the logged extent; the split needs only its lengths.
+            fields = stage, it, _slots(lengths, decisions), _flag(inner_to_outer)
+        case ["FFSP", stage, it, sources, level, by_factor]:
+            fields = stage, it, tuple(sources), level, _flag(by_factor)
+        case ["RE" | "FU", stage, numbers]:
+            fields = stage, tuple(numbers)
+        case ["AN", stage, it, kind]:
+            fields = stage, it, ANNOTATIONS[kind]  # a number in the log
+        case ["PR", stage, it, text]:
+            if str(text).partition("$")[0] != UNROLL_PRAGMA:
+                raise UnsupportedProgram("unknown-pragma", repr(text)[:80])
+            fields = stage, it, *_slots([unroll_depth(text)], decisions)
+        case ["CHR", stage, scope, readers]:
+            fields = stage, scope, tuple(readers)
+        case ["SA", stage, it, _factor, _offset]:
+            fields = stage, it
+        case ["MS", str(space), values]:
+            fields = space, _slots(values, decisions)
+        case ["FSP", _, _, _, _] | ["CA" | "RF", _, _, _] | ["CHW", _, _] | ["CI" | "CR", _]:
+            fields = tuple(step[1:])
+        case _:
+            raise UnknownStep("unknown-step", repr(step)[:80])
+    return Step(step[0], fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,51 +147,37 @@ _AT_ONCE = 500
 _COMPARED = 16  # skeletons of one length, found by comparison before outlines are made
 
 
-class _Columns:
-    """Compare step lists of one length with ``first``; columns of fields that may differ."""
+def _conditions(
+    first: _Steps, programs: Sequence[_Steps], decisions: list[_Column], extents: list[_Column]
+) -> Iterator[tuple[_Column, Any]]:
+    """Yield (column, its value in ``first``), each once the earlier pairs hold.
 
-    def __init__(self, first: _Steps, programs: Sequence[_Steps]) -> None:
-        self._first, self._programs = first, programs
-        self.decisions: list[_Column] = []
-        self.extents: list[_Column] = []
-
-    def fitting(self) -> list[bool] | None:
-        """Return the programs that may equal the first; None: all."""
-        # Column by column, so that C code (`count`) compares, ten times faster than a loop.
-        for column, wanted in self._fixed():
-            if column.count(wanted) < len(column):
-                return [value == wanted for value in column]
-        return None
-
-    def _fixed(self) -> Iterator[tuple[_Column, Any]]:
-        """Yield (column, required value), each once the earlier pairs hold."""
-        for step, column in zip(self._first, zip(*self._programs, strict=True), strict=True):
-            if step[0] not in _OPEN:
-                yield column, step
-                continue
-            yield _each(type, column), list
-            yield _each(len, column), len(step)
-            fields, free = list(zip(*column, strict=True)), _OPEN[step[0]]
-            for place, field in enumerate(fields):
-                if place not in free:
-                    yield field, step[place]
-            if step[0] == "SP":
-                self.extents.append(fields[3])
-            yield from self._open(fields[free[-1]], step[free[-1]])
-
-    def _open(self, field: _Column, first: Any) -> Iterator[tuple[_Column, Any]]:
-        """Yield the conditions of a decision field (list or pragma text)."""
-        yield _each(type, field), type(first)
+    Fields that may differ are collected in ``decisions`` and ``extents``.
+    """
+    for step, column in zip(first, zip(*programs, strict=True), strict=True):
+        if step[0] not in _OPEN:
+            yield column, step
+            continue
+        yield _each(type, column), list
+        yield _each(len, column), len(step)
+        fields, free = list(zip(*column, strict=True)), _OPEN[step[0]]
+        for place, field in enumerate(fields):
+            if place not in free:
+                yield field, step[place]
+        if step[0] == "SP":
+            extents.append(fields[3])
+        field, value = fields[free[-1]], step[free[-1]]
+        yield _each(type, field), type(value)
         # Decisions of a pragma hide in its text, auto_unroll_max_step$64; the texts are few.
-        if isinstance(first, str):
+        if isinstance(value, str):
             depths = {text: _depth(text) for text in set(field)}
             columns = [_each(depths.__getitem__, field)]
         else:
-            yield _each(len, field), len(first)
+            yield _each(len, field), len(value)
             columns = list(zip(*field, strict=True))
-        for column in columns:
-            yield _each(type, column), int
-        self.decisions += columns
+        for numbers in columns:
+            yield _each(type, numbers), int
+        decisions += columns
 
 
 def _each(function: Callable[[Any], Any], column: _Column) -> _Column:
@@ -120,11 +206,16 @@ class _Members:
         """Add the rows that have the skeleton; return the other rows."""
         others: list[int] = []
         while rows:
-            columns = _Columns(self._first, [steps_list[row] for row in rows])
-            fitting = columns.fitting()
-            if fitting is None:
-                self._add(rows, columns.decisions, columns.extents)
+            decisions: list[_Column] = []
+            extents: list[_Column] = []
+            programs = [steps_list[row] for row in rows]
+            pairs = _conditions(self._first, programs, decisions, extents)
+            # Column by column, so that C code (`count`) compares, ten times faster than a loop.
+            differs = next(((c, wanted) for c, wanted in pairs if c.count(wanted) < len(c)), None)
+            if differs is None:
+                self._add(rows, decisions, extents)
                 break
+            fitting = [value == differs[1] for value in differs[0]]
             others += [row for row, fits in zip(rows, fitting, strict=True) if not fits]
             rows = [row for row, fits in zip(rows, fitting, strict=True) if fits]
         return others
@@ -142,7 +233,6 @@ class _Members:
         self._extents.append(_table(extents, len(rows)))
 
     def group(self) -> SkeletonGroup:
-        """Return the collected programs as one group."""
         return SkeletonGroup(
             skeleton=self._skeleton,
             rows=np.asarray(self.rows, np.int64),
@@ -203,7 +293,6 @@ def _groups_of(
 
 
 def _by_outline(rows: list[int], steps_list: Sequence[_Steps]) -> list[list[int]]:
-    """Group rows that may share a skeleton by their outline."""
     parts: dict[Hashable, list[int]] = {}
     for row in rows:
         parts.setdefault(_outline(steps_list[row]), []).append(row)

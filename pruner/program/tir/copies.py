@@ -11,7 +11,6 @@ import numpy as np
 from pruner.arrays import IntLike, Ints, Mask
 from pruner.program.dag.expr import Const, Expr, PerProgram, rewrite
 from pruner.program.index.affine import Affine, LoopVar, Term, any_nonzero, everywhere, plain
-from pruner.program.nests import Buffer
 from pruner.program.tir.tree import (
     Binding,
     Block,
@@ -38,29 +37,26 @@ class Copy:
         """Copy an unfinished tree; places of its buffers are left out."""
         self._literals = bool(tree.layouts)
         root = self._loop(tree.root)
+        definitions = {self._variable(v): self._sum(x) for v, x in tree.definitions.items()}
+        made_of = {self._variable(v): self._uses(x) for v, x in tree.made_of.items()}
+        for var in self._lacking:
+            definitions[var], made_of[var] = Affine(), {}
         return Tree(
-            [self._buffer(buffer) for buffer in tree.buffers],
+            [replace(buffer, shape=self._numbers(buffer.shape)) for buffer in tree.buffers],
             root,
             self._annotations(tree.annotations),
             num_programs,
-            {
-                **{self._variable(v): self._sum(value) for v, value in tree.definitions.items()},
-                **{var: Affine() for var in self._lacking},
-            },
-            {
-                **{self._variable(v): self._uses(uses) for v, uses in tree.made_of.items()},
-                **{var: {} for var in self._lacking},
-            },
+            definitions,
+            made_of,
             self._mask(tree.uncertain),
             layouts={key: self._layout(layout) for key, layout in tree.layouts.items()},
         )
 
     def number(self, value: Any) -> Any:
         """Return an array's rows; other values stay as they are."""
-        if self._rows is None or not isinstance(value, np.ndarray) or not value.ndim:
-            return value
+        found: Any = self._mask(value)
         # A number that differed in the batch may be common in the part: `plain` makes it an int.
-        return plain(value[self._rows])
+        return value if found is value else plain(found)
 
     def _mask(self, value: Mask | np.bool_) -> Mask | np.bool_:
         if self._rows is None or not isinstance(value, np.ndarray) or not value.ndim:
@@ -113,9 +109,6 @@ class Copy:
 
     def _uses(self, uses: Uses) -> Uses:
         return {self._variable(var): self.number(scale) for var, scale in uses.items()}
-
-    def _buffer(self, buffer: Buffer) -> Buffer:
-        return replace(buffer, shape=self._numbers(buffer.shape))
 
     def _loop(self, loop: LoopNode) -> LoopNode:
         out = LoopNode(

@@ -16,17 +16,7 @@ INLINE, ROOT = -2, -1
 
 def candidate_loops(tree: Tree, block: Block) -> list[LoopNode]:
     """Return the loops around the first consumer that hold all consumers."""
-    consumers = tree.consumers(block)
-    if not consumers:
-        return []
-    paths = [tree.path(consumer) for consumer in consumers]
-    out = []
-    for level in zip(*paths, strict=False):
-        # Paths part here: no deeper loop holds all consumers.
-        if any(loop is not level[0] for loop in level):
-            break
-        out.append(level[0])
-    return out
+    return tree.common_path(tree.consumers(block))
 
 
 _Offer = tuple[IntLike, Mask | np.bool_]  # location in each program, and where offered

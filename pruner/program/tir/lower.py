@@ -1,64 +1,51 @@
 """Lower block trees to loop nests, for features, symbols and the draft.
 
-``ansor`` is the form of the released models: a fetch's own threads are loops inside the block's,
-and indices count in the whole tensor. ``metaschedule`` is the form of TVM's ``PerStoreFeature``:
-threads of one axis are one loop and buffers are cut to their used box.
+As in the released data and models, a fetch's own threads are loops inside the block's, and indices
+count in the whole tensor. TVM's ``PerStoreFeature`` unifies threads of one axis and cuts buffers to
+their used box.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from pruner.arrays import IntLike
-from pruner.program.dag.expr import Axis, Const, Expr, Load, children, loads, rebuild
-from pruner.program.dag.fold import fold
+from pruner.program.dag.expr import Axis, Const, Expr, Load, children, fold, loads, rebuild
 from pruner.program.index import affine as af
-from pruner.program.index.affine import Affine, LoopVar
+from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import evaluate_index
-from pruner.program.nests import (
-    Allocation,
-    Buffer,
-    BufferStore,
-    Loop,
-    LoopKind,
-    LoopNests,
-    Mark,
-    StoreKind,
-)
-from pruner.program.tir.pipeline import copies_ahead
+from pruner.program.nests import Allocation, BufferStore, Loop, LoopKind, LoopNests, Mark, StoreKind
 from pruner.program.tir.primitives import reduces_over_threads
-from pruner.program.tir.regions import buffer_scopes, start_of
-from pruner.program.tir.shared import dynamic_bytes
-from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode, renamed
-
-Lowering = Literal["ansor", "metaschedule"]
+from pruner.program.tir.regions import buffer_scopes
+from pruner.program.tir.shared import copies_ahead, dynamic_bytes
+from pruner.program.tir.tree import Block, LoopNode, Place, Tree, TreeNode
 
 
 @dataclass(slots=True, eq=False)
 class _Lowering:
     tree: Tree
     nests: LoopNests
-    form: Lowering
     places: dict[int, Place]
     kinds: dict[LoopVar, LoopKind]
     allocated: dict[LoopNode | None, list[int]] = field(default_factory=dict)
-    unified: dict[LoopVar, LoopVar] = field(default_factory=dict)
 
 
-def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
-    """Lower the N programs of a finished tree to loop nests of a ``form``.
+def lower(tree: Tree) -> LoopNests:
+    """Lower the N programs of a finished tree to loop nests.
 
     A reduction over threads becomes a call, as in Ansor's features, with its ``reduction``.
     """
     places = buffer_scopes(tree)  # first: it may find programs uncertain
-    buffers = [_buffer(buffer, places.get(buffer.key), form) for buffer in tree.buffers]
-    shared, ahead = dynamic_bytes(tree), copies_ahead(tree)
-    nests = LoopNests(tree.num_programs, buffers, shared_bytes=shared, copies_ahead=ahead)
-    lowering = _Lowering(tree, nests, form, places, _loop_kinds(tree))
+    nests = LoopNests(
+        tree.num_programs,
+        list(tree.buffers),
+        shared_bytes=dynamic_bytes(tree),
+        copies_ahead=copies_ahead(tree),
+    )
+    lowering = _Lowering(tree, nests, places, _loop_kinds(tree))
     for key, place in places.items():
         lowering.allocated.setdefault(place.loop, []).append(key)
     # Buffers of several kernels, and results, live outside all loops.
@@ -68,21 +55,10 @@ def lower(tree: Tree, form: Lowering = "ansor") -> LoopNests:
     return nests
 
 
-def _buffer(buffer: Buffer, place: Place | None, form: Lowering) -> Buffer:
-    """Return the buffer; ``metaschedule`` cuts it to the used box."""
-    if form == "ansor" or place is None:
-        return buffer
-    return replace(buffer, shape=_extents(place))
-
-
-def _extents(place: Place) -> tuple[IntLike, ...]:
-    return tuple(af.plain(r.hi - r.lo + 1) for r in place.box)
-
-
 def _allocate(e: _Lowering, loop: LoopNode | None, loops: tuple[Loop, ...]) -> None:
     for key in e.allocated.get(loop, []):
-        place, buffer = e.places[key], e.nests.buffers[key]
-        e.nests.allocations[key] = Allocation(buffer, loops, _extents(place))
+        extents = tuple(af.plain(r.hi - r.lo + 1) for r in e.places[key].box)
+        e.nests.allocations[key] = Allocation(e.nests.buffers[key], loops, extents)
 
 
 def _emit(e: _Lowering, node: TreeNode, loops: tuple[Loop, ...], unroll: IntLike) -> None:
@@ -91,12 +67,8 @@ def _emit(e: _Lowering, node: TreeNode, loops: tuple[Loop, ...], unroll: IntLike
         return
     if node.unroll is not None:
         unroll = af.where(np.greater(node.unroll, 0), node.unroll, unroll)
-    # TVM unifies thread variables of one axis (UnifyThreadBinding) before it counts features.
-    same = next((x for x in loops if x.is_bound and x.mark == node.mark), None)
-    if same is not None and e.form == "metaschedule" and node.mark is not Mark.VTHREAD:
-        e.unified[node.var] = e.unified.get(same.var, same.var)
     # Absent everywhere: half of a loop, or gone into another.
-    elif not af.everywhere(node.absent):
+    if not af.everywhere(node.absent):
         loops = (*loops, Loop(node.var, node.extent, node.mark, e.kinds.get(node.var)))
     _allocate(e, node, loops)
     for child in node.body:
@@ -135,9 +107,9 @@ def _store(
     unroll: IntLike,
 ) -> BufferStore:
     """Emit a store; each index of its loads becomes a simplified axis slot."""
-    values = [renamed(value, e.unified) for value in e.tree.values(block)]
+    values = e.tree.values(block)
     table = dict(enumerate(values))
-    slots = [*_indices(e, block.buffer, block.indices, table), *values]
+    slots = [*(evaluate_index(index, table) for index in block.indices), *values]
     shift = [Axis(slot + len(block.indices)) for slot in range(len(values))]
     # Equal loads share their slots: features merge accesses by their indices.
     known: dict[Load, Load] = {}
@@ -146,7 +118,7 @@ def _store(
         if isinstance(node, Load) and node not in known:
             own: list[Expr] = [Axis(len(slots) + d) for d in range(len(node.indices))]
             # One slot an index: features read strides off simplified sums, never off expressions.
-            slots.extend(_indices(e, node.stage, node.indices, table))
+            slots.extend(evaluate_index(index, table) for index in node.indices)
             for d, index in enumerate(node.indices):
                 if loads(index):  # looked up: the table is read too
                     own[d] = _rewrite_outside_loads(index, rule)
@@ -165,17 +137,6 @@ def _rewrite_outside_loads(expr: Expr, rule: Callable[[Expr], Expr]) -> Expr:
     old = () if isinstance(expr, Load) else children(expr)
     new = tuple(_rewrite_outside_loads(child, rule) for child in old)
     return rule(expr if new == old else rebuild(expr, new))
-
-
-def _indices(
-    e: _Lowering, key: int, indices: Sequence[Expr], table: dict[int, Affine]
-) -> list[Affine]:
-    """Return simplified indices, counted from the start of the cut buffer."""
-    found = [evaluate_index(index, table) for index in indices]
-    place = e.places.get(key)
-    if e.form == "ansor" or place is None:
-        return found
-    return [af.add(x, start_of(r), -1) for x, r in zip(found, place.box, strict=True)]
 
 
 def _loop_kinds(tree: Tree) -> dict[LoopVar, LoopKind]:

@@ -25,15 +25,6 @@ from pruner.program.tir.tree import Block, LoopNode, Tree, Uses, replace_child
 _NO_LOOPS = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PragmaSettings:
-    """Settings of the rule ``ParallelizeVectorizeUnroll`` at the root block; None: unset."""
-
-    parallel: IntLike | None
-    vectorize: IntLike | None
-    unroll: IntLike | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
     """The loops around a block, outermost first: ``extents``, ``exists`` [L, N]."""
@@ -50,28 +41,28 @@ class _Path:
         return _Path(loops, rows_of([x.extent for x in loops], tree.num_programs), ~absent)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """Loops to fuse [L, N]; ``whole`` [N]: all, split then into ``lanes``."""
-
-    outer: Mask
-    inner: Mask
-    whole: Mask
-    lanes: IntLike
+# Outer and inner loops to fuse [L, N]; where all are fused [N], and split into so many lanes.
+_Plan = tuple[Mask, Mask, Mask, IntLike]
 
 
-def rewrite_parallel_vectorize_unroll(tree: Tree, settings: PragmaSettings) -> None:
-    """Fuse and mark the loops of every block in program order."""
+def rewrite_parallel_vectorize_unroll(
+    tree: Tree,
+    *,
+    parallel: IntLike | None = None,
+    vectorize: IntLike | None = None,
+    unroll: IntLike | None = None,
+) -> None:
+    """Fuse and mark the loops of every block in program order; None: unset."""
     for block in list(tree.blocks()):
         # The path is taken anew for each block: earlier blocks may have put a parallel loop above.
         loops = tree.path(block)
         if not loops:
             continue
-        if settings.parallel is not None or settings.vectorize is not None:
+        if parallel is not None or vectorize is not None:
             path = _Path.of(tree, loops)
-            _apply(tree, block, path, _plan(tree, block, path, settings))
-        if settings.unroll is not None and block.reduces:
-            _set_unroll(tree.path(block), settings.unroll)
+            _apply(tree, block, path, _plan(tree, block, path, parallel, vectorize))
+        if unroll is not None and block.reduces:
+            _set_unroll(tree.path(block), unroll)
 
 
 def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
@@ -86,16 +77,18 @@ def _set_unroll(loops: list[LoopNode], depth: IntLike) -> None:
             return
 
 
-def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _Plan:
+def _plan(
+    tree: Tree, block: Block, path: _Path, parallel: IntLike | None, vectorize: IntLike | None
+) -> _Plan:
     exists, count = path.exists, path.exists.sum(0)
     reducing = tree.reducing_in(path.loops)
     usable, single = _usable(path, reducing), _single(path)
     fusible = contiguous_loops(tree, block, path)
     outer, inner = np.full(count.shape, _NO_LOOPS), np.full(count.shape, _NO_LOOPS)
-    if settings.parallel is not None:
-        outer = _outer_loops(path, usable, single, settings.parallel)
-    if settings.vectorize is not None:
-        inner = _inner_loops(path, usable, single, settings.vectorize, fusible)
+    if parallel is not None:
+        outer = _outer_loops(path, usable, single, parallel)
+    if vectorize is not None:
+        inner = _inner_loops(path, usable, single, vectorize, fusible)
     # AdjustParallelVectorize: where both counts together exceed the loops, the parallel one gives
     # way; RewriteFuseSplitParallelVectorize instead fuses all loops and splits off the vector where
     # every loop is usable and all accesses are contiguous over all of them.
@@ -105,8 +98,8 @@ def _plan(tree: Tree, block: Block, path: _Path, settings: PragmaSettings) -> _P
     outer = np.where(both, np.minimum(outer, count - inner), outer)
     rank = exists.cumsum(0)
     some = exists & ~whole
-    lanes = 1 if settings.vectorize is None else settings.vectorize
-    return _Plan(some & (rank <= outer), some & (count - rank < inner), whole, lanes)
+    lanes = 1 if vectorize is None else vectorize
+    return some & (rank <= outer), some & (count - rank < inner), whole, lanes
 
 
 def _usable(path: _Path, reducing: set[LoopVar]) -> Mask:
@@ -180,14 +173,15 @@ class _Fusion:
 
 
 def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
-    inner = _Fusion.of(path, plan.inner)
-    narrow = np.where(plan.whole, plan.lanes, inner.total)
+    outer_loops, inner_loops, whole, lanes = plan
+    inner = _Fusion.of(path, inner_loops)
+    narrow = np.where(whole, lanes, inner.total)
     vector = LoopNode(LoopVar("vector", af.plain(narrow)), mark=Mark.VECTORIZE)
     outer = [_Outer.of(path, plan, vector, top, here) for top, here in _tops(path)]
     parts = [(one.var, one.left) for one in outer]
     parts.append((af.variable(vector.var), inner))
     parts += [(one.together, one.everything) for one in outer]
-    fused = plan.outer | plan.inner | (plan.whole & path.exists)
+    fused = outer_loops | inner_loops | (whole & path.exists)
     # A fused loop keeps its place with extent 1, and its old variable becomes an expression of the
     # new loops, so no binding has to be rewritten.
     for row in np.flatnonzero(fused.any(1)).tolist():
@@ -203,7 +197,7 @@ def _apply(tree: Tree, block: Block, path: _Path, plan: _Plan) -> None:
         loop.absent = ~path.exists[row] | fused[row]
     for one in outer:
         _insert(path.loops[one.top], one.loop, one.used)
-    _insert(block, vector, plan.inner.any(0) | plan.whole)
+    _insert(block, vector, inner_loops.any(0) | whole)
 
 
 def _tops(path: _Path) -> list[tuple[int, Mask]]:
@@ -237,12 +231,13 @@ class _Outer:
 
     @staticmethod
     def of(path: _Path, plan: _Plan, vector: LoopNode, top: int, here: Mask) -> _Outer:
-        some, whole = plan.outer & here, plan.whole & here
+        outer_loops, _, everywhere, lanes = plan
+        some, whole = outer_loops & here, everywhere & here
         left, everything = _Fusion.of(path, some), _Fusion.of(path, path.exists & whole)
         # Rounded up: RewriteFuseSplit splits the fused loop by the lanes, the last vector partial.
-        wide = np.where(whole, -(-everything.total // plan.lanes), left.total)
+        wide = np.where(whole, -(-everything.total // lanes), left.total)
         loop = LoopNode(LoopVar("parallel", af.plain(wide)), mark=Mark.PARALLEL)
-        together = af.add(af.variable(vector.var), af.variable(loop.var), plan.lanes)
+        together = af.add(af.variable(vector.var), af.variable(loop.var), lanes)
         alone = some & (some.sum(0) == 1)
         return _Outer(top, loop, some.any(0) | whole, left, everything, together, alone)
 

@@ -28,8 +28,7 @@ from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.divide import floordiv, floormod
 from pruner.program.index.regions import UNKNOWN_WIDTH, Region
 from pruner.program.nests import Buffer, Mark
-from pruner.program.tir.inverse import iterators_of
-from pruner.program.tir.layouts import old_indices
+from pruner.program.tir.layouts import iterators_of, old_indices
 from pruner.program.tir.regions import (
     clipped,
     index_uses,
@@ -137,12 +136,7 @@ def reorder(tree: Tree, order: Sequence[LoopNode]) -> None:
     arranged[0].parent = place
 
 
-def bind(loop: LoopNode, axis: str) -> None:
-    """Bind a loop to a GPU index; virtual axes share a mark."""
-    loop.mark = Mark.of_axis(axis)
-
-
-def blockize(tree: Tree, loop: LoopNode) -> Block:
+def blockize(loop: LoopNode) -> Block:
     """Turn the nest at ``loop`` into one block, with its loops inside."""
     chain, body = [loop], loop.body
     while len(body) == 1 and isinstance(body[0], LoopNode):
@@ -158,7 +152,7 @@ def blockize(tree: Tree, loop: LoopNode) -> Block:
     return block
 
 
-def unblockize(tree: Tree, block: Block) -> list[LoopNode]:
+def unblockize(block: Block) -> list[LoopNode]:
     """Undo :func:`blockize`; return the loops, outermost first."""
     parent = block.parent
     assert parent is not None
@@ -187,7 +181,7 @@ def cache_read(
         reader.value = redirect_loads(reader.value, source.key, cache.key)
         reader.reads = [cache.key if key == source.key else key for key in reader.reads]
     # Before the first reader, as TVM inserts it; compute_at moves it on later.
-    first = min(_root_index(tree, reader) for reader in readers)
+    first = min(_child_index(tree, tree.root, reader) for reader in readers)
     return _insert_copy(tree, first, cache.name, source, cache)
 
 
@@ -198,7 +192,8 @@ def cache_write(tree: Tree, block: Block, scope: str) -> Block:
     block.value = redirect_loads(block.value, target.key, cache.key)
     block.reads = [cache.key if key == target.key else key for key in block.reads]
     block.buffer = cache.key
-    return _insert_copy(tree, _root_index(tree, block) + 1, cache.name, cache, target)
+    place = _child_index(tree, tree.root, block) + 1
+    return _insert_copy(tree, place, cache.name, cache, target)
 
 
 def _insert_copy(tree: Tree, place: int, name: str, source: Buffer, target: Buffer) -> Block:
@@ -215,11 +210,6 @@ def _insert_copy(tree: Tree, place: int, name: str, source: Buffer, target: Buff
     )
     insert(tree.root, place, nest(list(map(LoopNode, loops)), [copy]))
     return copy
-
-
-def _root_index(tree: Tree, block: Block) -> int:
-    path = tree.path(block)
-    return tree.root.body.index(path[0] if path else block)
 
 
 def is_data_parallel(loop: LoopNode, reducing: set[LoopVar]) -> bool:
@@ -429,7 +419,7 @@ def _iter_domains(
 
 
 def _child_index(tree: Tree, loop: LoopNode, block: Block) -> int:
-    path: list[TreeNode] = [*tree.path(block), block]
+    path: list[TreeNode] = [tree.root, *tree.path(block), block]
     return loop.body.index(path[path.index(loop) + 1])
 
 

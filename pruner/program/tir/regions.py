@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from pruner.arrays import IntLike
-from pruner.program.dag.expr import Axis, Binary, Const, Expr, walk
+from pruner.program.dag.expr import Axis, Binary, Const, Expr, slots_of, walk
 from pruner.program.index import affine as af
 from pruner.program.index.affine import Affine, LoopVar, Truth
 from pruner.program.index.regions import UNKNOWN_WIDTH, Region, evaluate_region, relax, union
@@ -40,15 +40,6 @@ def region_of(
     """Return the box of ``indices`` while the variables ``moving`` run."""
     domains = [relax(Region(value, 0, 0), moving, partly=True) for value in tree.values(block)]
     return [evaluate_region(index, domains) for index in indices]
-
-
-def guarded_regions_of(
-    tree: Tree, block: Block, accesses: Iterable[Sequence[Expr]], moving: set[LoopVar]
-) -> list[list[Region]]:
-    """Return boxes like :func:`region_of`; a guard keeps fully running loops in range."""
-    values, whole = tree.values_above(block, moving)
-    domains = [relax(Region(value, 0, 0), moving | whole, partly=True) for value in values]
-    return [[evaluate_region(index, domains) for index in indices] for indices in accesses]
 
 
 def union_all(boxes: Iterable[list[Region]]) -> list[Region]:
@@ -94,7 +85,7 @@ def partly_moving(tree: Tree, block: Block, indices: Sequence[Expr], moving: set
     remainders do then; of a fused loop's iterators the first is the quotient.
     """
     out: Truth = np.bool_(False)
-    slots = {node.slot for index in indices for node in walk(index) if isinstance(node, Axis)}
+    slots = set[int]().union(*map(slots_of, indices))
     derived = [slot for slot, it in enumerate(block.iters) if it.kind == "derived"]
     for slot in slots.intersection(derived):
         runs: Truth = np.bool_(False)
@@ -131,12 +122,7 @@ def _place(tree: Tree, key: int) -> Place:
     if buffer.is_param:  # the caller's memory, whole
         return Place(None, whole)
     users = [b for b in tree.blocks() if b.buffer == key or b.loads_of(key)]
-    paths = [tree.path(block) for block in users]
-    loop: LoopNode | None = None
-    for level in zip(*paths, strict=False):
-        if any(node is not level[0] for node in level):
-            break
-        loop = level[0]
+    loop = next(reversed(tree.common_path(users)), None)
     boxes = []
     for block in users:
         moving = loops_between(tree, block, loop)
@@ -145,7 +131,10 @@ def _place(tree: Tree, key: int) -> Place:
             moving |= shared_threads(tree, loop, buffer.scope)
         indices = [block.indices] if block.buffer == key else []
         indices += [load.indices for load in block.loads_of(key)]
-        boxes += guarded_regions_of(tree, block, dict.fromkeys(indices), moving)
+        # A guard keeps loops that run whole in range, whatever their parts overrun.
+        values, whole_loops = tree.values_above(block, moving)
+        domains = [relax(Region(v, 0, 0), moving | whole_loops, partly=True) for v in values]
+        boxes += [[evaluate_region(i, domains) for i in one] for one in dict.fromkeys(indices)]
     box = zip(union_all(boxes), buffer.shape, strict=True)
     return Place(loop, [_known(tree, clipped(region, extent)) for region, extent in box])
 

@@ -1,13 +1,11 @@
 """Reduce in two steps: ``rfactor`` of TVM's reduction.cc.
 
-``RFactorBlockCreator`` is :class:`_Partial`: the factored loop becomes a spatial iterator, and the
-reduction iterators that hold it become *derived*, expressions of new iterators for the other loops.
-``WriteBackBlockCreator`` is :func:`_finish`: a reduction over the factored loop.
+``RFactorBlockCreator`` is :func:`_partial_block`: the factored loop becomes a spatial iterator, and
+the reduction iterators that hold it become *derived*, expressions of new iterators for the other
+loops. ``WriteBackBlockCreator`` is :func:`_finish`: a reduction over the factored loop.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Axis, Binary, Const, Expr, Load, substitute_axes
@@ -44,7 +42,7 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
     tree.buffers.append(partial)
     # Taken before anything changes: an update of another form must leave the tree untouched.
     combine = _combination(block)
-    made = _Partial(tree, block, loop, partial, factor_axis, combine).run(old)
+    made = _partial_block(tree, block, loop, partial, factor_axis, combine)
     # The partial block has loops of its own, so every variable is made anew.
     names = {x.var: LoopVar(x.var.name, x.extent) for x in old}
     made.bindings = [
@@ -62,82 +60,69 @@ def rfactor(tree: Tree, block: Block, loop: LoopNode, factor_axis: int) -> Block
 
 def _combination(block: Block) -> Binary:
     """Return the update ``self op rest``, with the element on the left."""
-    own = Load(block.buffer, block.indices, "")
     match block.value:
-        case Binary(op=("add" | "mul" | "max" | "min"), a=Load(), b=_) as value:
-            if value.a.stage == own.stage and value.a.indices == own.indices:  # type: ignore[union-attr]
+        case Binary(op=("add" | "mul" | "max" | "min"), a=Load(stage=stage, indices=own)) as value:
+            if stage == block.buffer and own == block.indices:
                 return value
     raise UnsupportedProgram("rfactor-update", block.name)
 
 
-@dataclass(slots=True, eq=False)
-class _Partial:
-    """Make the block of partial results; its loops are the old block's."""
+def _partial_block(
+    tree: Tree, old: Block, loop: LoopNode, buffer: Buffer, axis: int, combine: Binary
+) -> Block:
+    """Return the block of partial results; its loops are the old block's."""
+    uses = [tree.uses(old, slot) for slot in range(len(old.iters))]
+    values = tree.values(old)
+    iters = [BlockIter("spatial", loop.extent)]  # CreateAdditionalIter comes first
+    bindings = [Binding.of(loop.var)]
+    places: list[int] = []
+    split: list[int] = []
+    for slot, it in enumerate(old.iters):
+        touched = it.kind == "reduce" and loop.var in uses[slot]
+        places.append(len(iters))
+        # A touched iterator stays as an expression, because the body's indices still use it.
+        iters.append(BlockIter("derived", it.extent) if touched else it)
+        bindings.append(Binding(values[slot], uses[slot]))
+        if touched:
+            split.append(slot)
+    # CreateNormalIters: a new iterator for every loop in the touched ones, each loop once
+    stands: dict[LoopVar, int] = {}
 
-    tree: Tree
-    block: Block
-    loop: LoopNode
-    buffer: Buffer
-    axis: int
-    combine: Binary
+    def stand_in(var: LoopVar, slot: int) -> LoopVar:
+        made = LoopVar(f"v{var.name}", var.extent)
+        stands[made] = slot
+        return made
 
-    def run(self, loops: list[LoopNode]) -> Block:
-        old = self.block
-        uses = [self.tree.uses(old, slot) for slot in range(len(old.iters))]
-        values = self.tree.values(old)
-        iters = [BlockIter("spatial", self.loop.extent)]  # CreateAdditionalIter comes first
-        bindings = [Binding.of(self.loop.var)]
-        places: list[int] = []
-        split: list[int] = []
-        for slot, it in enumerate(old.iters):
-            touched = it.kind == "reduce" and self.loop.var in uses[slot]
-            places.append(len(iters))
-            # A touched iterator stays as an expression, because the body's indices still use it.
-            iters.append(BlockIter("derived", it.extent) if touched else it)
-            bindings.append(Binding(values[slot], uses[slot]))
-            if touched:
-                split.append(slot)
-        # CreateNormalIters: a new iterator for every loop in the touched ones, each loop once
-        stands: dict[LoopVar, int] = {}
-        ids = {self.loop.var: self._stand_in(stands, 0)}
-        for slot in split:
-            for loop in loops:
-                if loop.var in uses[slot] and loop.var not in ids:
-                    ids[loop.var] = self._stand_in(stands, len(iters), loop)
-                    iters.append(BlockIter("reduce", loop.extent))
-                    bindings.append(Binding.of(loop.var))
-        for slot in split:
-            bindings[places[slot]] = Binding(
-                renamed(values[slot], ids), {ids[v]: s for v, s in uses[slot].items()}
-            )
-        table = [Axis(place) for place in places]
-        indices = tuple(substitute_axes(index, table) for index in old.indices)
-        indices = (*indices[: self.axis], Axis(0), *indices[self.axis :])
-        rest = substitute_axes(self.combine.b, table)
-        # With every reduction loop factored an element has one value: no update, no init.
-        reduces = any(it.kind == "reduce" for it in iters)
-        own = Load(self.buffer.key, indices, self.buffer.dtype)
-        value = Binary(self.combine.op, own, rest, self.buffer.dtype) if reduces else rest
-        return Block(
-            name=f"{old.name}_rf",
-            iters=tuple(iters),
-            bindings=bindings,
-            buffer=self.buffer.key,
-            indices=indices,
-            value=value,
-            init=old.init if reduces else None,
-            reads=list(old.reads),
-            annotations=dict(old.annotations),
-            stands_for=stands,
+    ids = {loop.var: stand_in(loop.var, 0)}
+    for slot in split:
+        for other in tree.path(old):
+            if other.var in uses[slot] and other.var not in ids:
+                ids[other.var] = stand_in(other.var, len(iters))
+                iters.append(BlockIter("reduce", other.extent))
+                bindings.append(Binding.of(other.var))
+    for slot in split:
+        bindings[places[slot]] = Binding(
+            renamed(values[slot], ids), {ids[v]: s for v, s in uses[slot].items()}
         )
-
-    def _stand_in(
-        self, stands: dict[LoopVar, int], slot: int, loop: LoopNode | None = None
-    ) -> LoopVar:
-        source = (loop or self.loop).var
-        var = LoopVar(f"v{source.name}", source.extent)
-        stands[var] = slot
-        return var
+    table = [Axis(place) for place in places]
+    indices = tuple(substitute_axes(index, table) for index in old.indices)
+    indices = (*indices[:axis], Axis(0), *indices[axis:])
+    rest = substitute_axes(combine.b, table)
+    # With every reduction loop factored an element has one value: no update, no init.
+    reduces = any(it.kind == "reduce" for it in iters)
+    own = Load(buffer.key, indices, buffer.dtype)
+    return Block(
+        name=f"{old.name}_rf",
+        iters=tuple(iters),
+        bindings=bindings,
+        buffer=buffer.key,
+        indices=indices,
+        value=Binary(combine.op, own, rest, buffer.dtype) if reduces else rest,
+        init=old.init if reduces else None,
+        reads=list(old.reads),
+        annotations=dict(old.annotations),
+        stands_for=stands,
+    )
 
 
 def _finish(

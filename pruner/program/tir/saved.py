@@ -48,7 +48,6 @@ from pruner.program.dag.expr import (
 )
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
-from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Buffer, Scope
 from pruner.program.tir.trace import Instruction, Ref, TraceProgram
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, TreeNode
@@ -85,7 +84,10 @@ class SavedSpace:
             "is_gpu": program.is_gpu,
             "num_slots": program.num_slots,
             "annotations": _kept(program.tree.annotations),
-            "buffers": [_buffer(buffer) for buffer in program.tree.buffers],
+            "buffers": [
+                [b.name, b.dtype, [*map(int, b.shape)], b.scope.value, b.is_param, b.is_dynamic]
+                for b in program.tree.buffers
+            ],
             "body": [_node(node, loops) for node in program.tree.root.body],
             "instructions": [
                 [i.kind, _plain(i.inputs), _plain(i.attrs), list(i.outputs), i.slot]
@@ -169,10 +171,6 @@ class SpaceFolder:
         if isinstance(found, UnsupportedProgram):
             raise found.with_traceback(None)  # raised many times, it would keep every caller
         return found
-
-
-def _buffer(b: Buffer) -> list[Any]:
-    return [b.name, b.dtype, list(map(int, b.shape)), b.scope.value, b.is_param, b.is_dynamic]
 
 
 def _kept(annotations: Mapping[str, object]) -> dict[str, object]:
@@ -328,9 +326,8 @@ def _block(node: Mapping[str, Any], parent: LoopNode, loops: list[LoopVar]) -> B
 
     def binding(kind: str, number: int) -> Binding:
         if kind == "const":
-            return Binding(evaluate_index(Const(number), {}), {})
-        var = {"loop": loops, "inner": inner}[kind][_number(number)]
-        return Binding(af.variable(var), {var: 1})
+            return Binding(af.const(int(number)), {})
+        return Binding.of({"loop": loops, "inner": inner}[kind][_number(number)])
 
     return Block(
         name=node["block"],

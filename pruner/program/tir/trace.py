@@ -18,15 +18,16 @@ from pruner.program.index.affine import plain
 from pruner.program.nests import WARP_LANES, Mark, Scope
 from pruner.program.tir import locations as places
 from pruner.program.tir import primitives
-from pruner.program.tir.autocopy import lower_auto_copies, read_at, write_at
 from pruner.program.tir.copies import Copy
-from pruner.program.tir.layouts import Piece, storage_align, transform_layout
-from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
+from pruner.program.tir.layouts import storage_align, transform_layout
+from pruner.program.tir.parallelize import rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import (
-    Fetch,
+    lower_auto_copies,
+    read_at,
     require_bound,
     rewrite_cooperative_fetch,
     rewrite_reduction_blocks,
+    write_at,
 )
 from pruner.program.tir.rfactor import rfactor
 from pruner.program.tir.tree import Block, Diverges, LoopNode, Tree, uniform
@@ -102,7 +103,7 @@ class TraceState:
     decisions: Decisions
     strict: bool = False
     results: dict[int, Any] = field(default_factory=dict)
-    fetches: list[Fetch] = field(default_factory=list)
+    fetches: list[tuple[Any, ...]] = field(default_factory=list)  # of rewrite_cooperative_fetch
     threads: dict[str, IntLike] = field(default_factory=dict)
     tiled: dict[int, IntLike] = field(default_factory=dict)
 
@@ -158,10 +159,7 @@ class TraceState:
         # Results point into the old tree: the same nodes of the copy.
         nodes: dict[Any, Any] = {self.tree: tree, **copy.nodes}
         results = {n: _copied(value, nodes, copy) for n, value in self.results.items()}
-        fetches = [
-            Fetch(nodes[f.block], *map(copy.number, (f.lanes, f.threads_x, f.threads_y)))
-            for f in self.fetches
-        ]
+        fetches = [(nodes[block], *map(copy.number, more)) for block, *more in self.fetches]
         threads = {axis: copy.number(extent) for axis, extent in self.threads.items()}
         tiled = {slot: copy.number(extent) for slot, extent in self.tiled.items()}
         decisions = self.decisions[rows]
@@ -172,15 +170,15 @@ class TraceState:
         # In TVM's order: fetches, bound blocks, parallel and unrolled loops, reductions; copies
         # last, when the program is lowered.
         for fetch in self.fetches:
-            rewrite_cooperative_fetch(self.tree, fetch)
+            rewrite_cooperative_fetch(self.tree, *fetch)
         if is_gpu:
             require_bound(self.tree)
-        wishes = PragmaSettings(
+        rewrite_parallel_vectorize_unroll(
+            self.tree,
             parallel=self._requested("parallel"),
             vectorize=self._requested("vectorize"),
             unroll=self._requested("unroll_explicit", "unroll_implicit"),
         )
-        rewrite_parallel_vectorize_unroll(self.tree, wishes)
         rewrite_reduction_blocks(self.tree)
         lower_auto_copies(self.tree)
 
@@ -194,12 +192,6 @@ def _copied(value: Any, nodes: dict[Any, Any], copy: Copy) -> Any:
     if isinstance(value, (Tree, LoopNode, Block)):
         return nodes.get(value)
     return copy.number(value)
-
-
-def _get_block(s: TraceState, i: Instruction) -> Block | Tree:
-    # TVM's root block is no statement here: the tree itself stands for it.
-    name = i.attrs[0]
-    return s.tree if name == "root" else s.tree.find(name)
 
 
 def _sample_perfect_tile(s: TraceState, i: Instruction, loop: LoopNode) -> list[IntLike]:
@@ -242,7 +234,7 @@ def settled(s: TraceState, i: Instruction) -> Ints:
 
 def _bind(s: TraceState, i: Instruction, loop: LoopNode) -> None:
     axis = str(i.attrs[0])
-    primitives.bind(loop, axis)
+    loop.mark = Mark.of_axis(axis)  # virtual axes share a mark
     s.threads[axis] = loop.extent
 
 
@@ -257,7 +249,7 @@ def _annotate(s: TraceState, i: Instruction, target: Tree | Block | LoopNode, va
         x, y = s.threads.get("threadIdx.x"), s.threads.get("threadIdx.y")
         if x is None or not isinstance(target, Block):
             raise UnsupportedProgram("cooperative-fetch", "no threads are bound before it")
-        s.fetches.append(Fetch(target, value, x, y))
+        s.fetches.append((target, value, x, y))
         return
     if key == WARP_EXECUTION:  # the lanes of a warp are threadIdx.x
         s.threads["threadIdx.x"] = WARP_LANES
@@ -272,14 +264,11 @@ def _transform_layout(s: TraceState, i: Instruction, block: Block, pieces: tuple
     """Change the output's layout; ``pieces``: (axis, divisors, factors or None) each."""
     if tuple(i.attrs[:2]) != _FIRST_WRITE:
         raise UnsupportedProgram("transform-layout", block.name)
-    transform_layout(
-        s.tree,
-        block,
-        [
-            Piece(axis, plain(math.prod(d)), 0 if e is None else plain(math.prod(e)))
-            for axis, d, e in pieces
-        ],
-    )
+    found = [
+        (axis, plain(math.prod(d)), 0 if e is None else plain(math.prod(e)))
+        for axis, d, e in pieces
+    ]
+    transform_layout(s.tree, block, found)
 
 
 def _storage_align(s: TraceState, i: Instruction, block: Block) -> None:
@@ -328,7 +317,8 @@ def _compute_at(s: TraceState, _: Instruction, block: Block, loop: LoopNode | in
 # By kind: (state, instruction, inputs) -> result, list of results, or None.
 _HANDLERS: dict[str, Callable[..., Any]] = {
     _NUMBER: lambda s, i: s.decision(i.slot),
-    "GetSBlock": _get_block,
+    # TVM's root block is no statement here: the tree itself stands for it.
+    "GetSBlock": lambda s, i: s.tree if i.attrs[0] == "root" else s.tree.find(i.attrs[0]),
     "GetLoops": lambda s, _, block: s.tree.path(block),
     "GetConsumers": lambda s, _, block: s.tree.consumers(block),
     "GetProducers": lambda s, _, block: s.tree.producers(block),
@@ -343,7 +333,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "Unroll": _unroll,
     "Annotate": _annotate,
     "Unannotate": _unannotate,
-    "Blockize": lambda s, _, loop: primitives.blockize(s.tree, loop),
+    "Blockize": lambda _s, _i, loop: primitives.blockize(loop),
     "TransformLayout": _transform_layout,
     "StorageAlign": _storage_align,
     "CacheRead": lambda s, i, block, readers: primitives.cache_read(

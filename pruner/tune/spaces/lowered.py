@@ -13,8 +13,8 @@ from pruner.program.index.affine import Affine, LoopVar
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import LoopNests, Mark
 from pruner.program.replay import UNCERTAIN
-from pruner.program.tir.autocopy import AUTO_COPY, lower_auto_copies
 from pruner.program.tir.lower import lower
+from pruner.program.tir.postprocs import AUTO_COPY, lower_auto_copies
 from pruner.program.tir.regions import index_uses
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 from pruner.tune.spaces.batched.prim_func import (

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float32
 
-from pruner.features.workload import text_flags
+from pruner.features.columns import text_flags
+from pruner.program.dag.dag import ASSIGNMENT, INFIX, shortened
 from pruner.program.dag.expr import TVM_BINARY
-from pruner.program.dag.text import ASSIGNMENT, INFIX, shortened
 from pruner.tune.spaces.batched.prim_func import blocks_in, kind_of
 
 _SPATIAL = 0  # IterVar.DataPar

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pruner.features.statement.analysis import StoreAnalysis, analyse
-from pruner.features.statement.features import statement_features
+from pruner.features.statement.analysis import StoreAnalysis, analyse, statement_features
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.dag.operators import dag_for_workload
-from pruner.program.dag.task_index import TaskIndex
+from pruner.program.replay import TaskIndex
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
@@ -40,7 +39,7 @@ def compute(dag: ComputeDAG, steps: list[Steps]) -> list[np.ndarray]:
 def analyses(key: str, steps: Steps) -> list[StoreAnalysis]:
     (group,), _ = group_programs([steps])
     nests = lower(apply(dag_for_workload(key, ()), group.skeleton, group.decisions))
-    return [store.analysis for (stores,) in [analyse([nests])] for store in stores]
+    return [analysis for (stores,) in [analyse([nests])] for analysis, _ in stores]
 
 
 class Agreement:

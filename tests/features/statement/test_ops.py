@@ -3,12 +3,12 @@
 import numpy as np
 
 from pruner.features.columns import COUNT_COLUMNS
-from pruner.features.statement.accesses import READ, READ_WRITE, WRITE, store_accesses
 from pruner.features.statement.ops import OpCounter
+from pruner.features.statement.touches import READ, READ_WRITE, WRITE, store_accesses
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.steps import parse_steps
+from pruner.program.te.skeleton import parse_steps
 
 MATMUL = '["matmul_layer", 16, 32, 8]'
 NAMES = [column.name for column in COUNT_COLUMNS]

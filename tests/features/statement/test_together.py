@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from pruner.features.batch import FeatureSpec, featurize_nests
-from pruner.features.caches import cpu_rows
-from pruner.features.dataflow import NUM_ROWS
-from pruner.features.statement.analysis import analyse
-from pruner.features.statement.features import statement_features
-from pruner.features.workload import WORKLOAD_COLUMNS
+from pruner.features.columns import WORKLOAD_COLUMNS
+from pruner.features.dataflow import NUM_ROWS, cpu_rows
+from pruner.features.statement.analysis import analyse, statement_features
 from tests.features.cpu_nests import NESTS
 
 FLAGS = np.zeros(len(WORKLOAD_COLUMNS), np.float32)
@@ -28,7 +26,7 @@ def featurized(nests, extra=None):
 def measured(names):
     """How many analyses the stores of some nests have."""
     found = analyse([NESTS[name] for name in names], "unique")
-    return len({id(store.analysis) for stores in found for store in stores})
+    return len({id(analysis) for stores in found for analysis, _ in stores})
 
 
 def test_rows_are_those_of_each_alone():

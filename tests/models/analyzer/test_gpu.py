@@ -24,7 +24,7 @@ from pruner.paths import conf_folder
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
 from pruner.program.nests import SHARED
-from pruner.program.replay import nests_of
+from pruner.program.replay import replay
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
 from pruner.program.te.skeleton import group_programs
@@ -347,7 +347,7 @@ def test_scores_and_terms_are_those_of_the_analyzer_and_its_ablations(platform):
 def test_symbols_are_sums_over_statements_and_those_of_the_other_kind_are_zero():
     found = featurize(dag(), steps(), FeatureSpec(extra=draft_columns("v100")))
     analyzer = load_analyzer(conf_folder(), "v100")
-    for rows, nests in nests_of(dag(), steps()):
+    for rows, nests in replay(dag(), steps(), lambda nests: nests).parts:
         total = analyzer.symbols(nests)["l2_comp_count"].sum(axis=0)
         expected = np.log2(1 + total)
         np.testing.assert_allclose(

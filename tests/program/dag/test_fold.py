@@ -1,7 +1,6 @@
 """Constant folding of bodies."""
 
-from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Load, Select
-from pruner.program.dag.fold import fold
+from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Load, Select, fold
 
 X = Load(0, (Axis(0),), "float32")
 ONE, ZERO = Const(1.0, "float32"), Const(0.0, "float32")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Load, Not, Select
-from pruner.program.dag.integer_value import constant_value, integer_value
+from pruner.program.dag.tenset import constant_value, integer_value
 
 
 @given(st.integers(-50, 50), st.integers(-50, 50).filter(bool))

@@ -105,7 +105,7 @@ def test_dag_and_te_have_the_same_stages_and_values(
     inputs = [
         rng.uniform(-1, 1, stage.shape).astype(np.float32)
         for stage in dag.stages
-        if stage.kind == "placeholder"
+        if stage.body is None
     ]
     found = te_values(te, stages, inputs)
     for stage, ours, theirs in zip(dag.stages, dag_values(dag, inputs), found, strict=True):

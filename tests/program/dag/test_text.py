@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pruner.program.dag.dag import AxisDef, ComputeDAG, Stage
+from pruner.program.dag.dag import AxisDef, ComputeDAG, Stage, dag_text, shortened
 from pruner.program.dag.expr import Axis, Binary, Call, Cast, Const, Expr, Load, Not, Select
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.dag.tenset import dag_from_json
-from pruner.program.dag.text import dag_text, shortened
 from tests.program.tenset_tasks import golden_tasks, unique_tasks
 
 
@@ -60,8 +59,8 @@ X, Y = Axis(0), Axis(1)
 )
 def test_forms_of_expressions(expr: Expr, expected: str | None) -> None:
     axes = (AxisDef(name="i", extent=2), AxisDef(name="j", extent=2))
-    source = Stage(name="A", kind="placeholder", shape=(2, 2), dtype="float32")
-    stage = Stage(name="B", kind="compute", shape=(2, 2), dtype="float32", axes=axes, body=expr)
+    source = Stage(name="A", shape=(2, 2), dtype="float32")
+    stage = Stage(name="B", shape=(2, 2), dtype="float32", axes=axes, body=expr)
     dag = ComputeDAG(stages=(source, stage), outputs=(1,))
     assert dag_text(dag).splitlines()[1] == f"B(i, j) = {expected or '((i == j) || !(bool)0)'}"
 

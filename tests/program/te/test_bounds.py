@@ -8,8 +8,7 @@ from pruner.program.dag.operators import dag_for_workload
 from pruner.program.nests import LoopNests
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.skeleton import group_programs
-from pruner.program.te.steps import parse_steps
+from pruner.program.te.skeleton import group_programs, parse_steps
 from tests.program.schedules import Steps, conv_steps, matmul_steps
 
 MATMUL = '["matmul_layer", 12, 5, 8]'  # m, k, n

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
-from pruner.program.te.steps import parse_steps
+from pruner.program.te.skeleton import parse_steps
 from tests.program.dag_values import dag_values
 from tests.program.nest_values import Executed
 from tests.program.schedules import Steps
@@ -34,7 +34,7 @@ def executed(key: str, *programs: Steps) -> list[Executed]:
     schedule = apply(dag, parsed[0][0], np.array([d for _, d in parsed], np.int64))
     nests = lower(schedule)
     assert np.all(nests.resolved)
-    places = [stage.key for stage in schedule.pool if stage.is_placeholder]
+    places = [stage.key for stage in schedule.pool if stage.body is None]
     given_ = dict(zip(places, inputs, strict=True))
     found = []
     for program in range(len(programs)):

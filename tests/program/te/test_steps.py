@@ -5,8 +5,7 @@ import pytest
 
 from pruner.errors import UnknownStep, UnsupportedProgram
 from pruner.program.te import skeleton
-from pruner.program.te.skeleton import group_programs
-from pruner.program.te.steps import Slot, Step, parse_steps
+from pruner.program.te.skeleton import Slot, Step, group_programs, parse_steps
 
 
 def tiled(inner, unroll):
@@ -106,11 +105,11 @@ def test_many_programs_are_grouped_as_the_reader_of_one_tells_them():
 
 def test_many_skeletons_of_one_length_do_not_cost_their_square(monkeypatch):
     """300 marks in three programs each, shuffled, among them lines that nobody reads."""
-    looked_at, fitting = [], skeleton._Columns.fitting
+    looked_at, conditions = [], skeleton._conditions
     monkeypatch.setattr(
-        skeleton._Columns,
-        "fitting",
-        lambda self: looked_at.append(len(self._programs)) or fitting(self),
+        skeleton,
+        "_conditions",
+        lambda first, rows, *out: looked_at.append(len(rows)) or conditions(first, rows, *out),
     )
     programs = [[*tiled(2 + n % 3, 0), ["AN", 1, n // 3, 3]] for n in range(900)]
     programs += [[*tiled(4, "deep"), ["AN", 1, 7, 3]] for _ in range(30)]

@@ -4,7 +4,7 @@ import numpy as np
 
 from pruner.program.tir import primitives
 from pruner.program.tir.copies import Copy
-from pruner.program.tir.layouts import Piece, transform_layout
+from pruner.program.tir.layouts import transform_layout
 from tests.program.tir_trees import blurred, extents, tile
 
 
@@ -60,7 +60,7 @@ def test_a_part_leaves_out_loops_that_none_of_its_programs_has():
 def test_numbers_of_programs_in_expressions_are_cut_too():
     tree, mid, out = blurred(63)  # mid has 64 elements
     tree.num_programs = 2
-    pieces = [Piece(0, np.array([8, 16]), 0), Piece(0, 1, np.array([8, 16]))]
+    pieces = [(0, np.array([8, 16]), 0), (0, 1, np.array([8, 16]))]
     data = tree.buffers[mid.buffer]
     out.value = out.value.a  # transform_layout wants one load
     transform_layout(tree, mid, pieces)

@@ -7,7 +7,7 @@ import pytest
 
 from pruner.errors import UnsupportedProgram
 from pruner.program.dag.expr import Axis, Binary, Const
-from pruner.program.tir.inverse import iterators_of
+from pruner.program.tir.layouts import iterators_of
 from pruner.program.tir.tree import Block, BlockIter
 
 OPS = {

@@ -10,7 +10,6 @@ from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import evaluate_index
 from pruner.program.nests import Buffer
 from pruner.program.tir.layouts import (
-    Piece,
     aligned_elements,
     old_indices,
     storage_align,
@@ -19,7 +18,7 @@ from pruner.program.tir.layouts import (
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
 
 PARTS = np.array([2, 3])  # of 12 rows of 4: another number in each of two programs
-PIECES = (Piece(0, 4 * PARTS, 0), Piece(1, 1, 0), Piece(0, 4, PARTS), Piece(0, 1, 4))
+PIECES = ((0, 4 * PARTS, 0), (1, 1, 0), (0, 4, PARTS), (0, 1, 4))
 
 
 def copies():
@@ -79,7 +78,7 @@ def test_old_indices_are_what_new_ones_came_from():
 def test_parts_that_do_not_divide_a_buffer_are_refused():
     tree, (writer, _) = copies()
     with pytest.raises(UnsupportedProgram, match="index-map"):
-        transform_layout(tree, writer, (Piece(0, np.array([8, 10]), 0), Piece(1, 1, 0)))
+        transform_layout(tree, writer, ((0, np.array([8, 10]), 0), (1, 1, 0)))
 
 
 def test_rows_are_as_far_apart_as_their_writer_asks_for():

@@ -8,7 +8,7 @@ from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer, Mark
 from pruner.program.tir import primitives
 from pruner.program.tir.locations import alike, allowed_locations, candidate_loops, settle, shared
-from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
+from pruner.program.tir.parallelize import rewrite_parallel_vectorize_unroll
 from pruner.program.tir.postprocs import rewrite_reduction_blocks
 from pruner.program.tir.tree import Block, BlockIter, LoopNode, Tree
 from tests.program.tir_trees import blurred, box, extents, matmul, nested, tile
@@ -65,8 +65,8 @@ def test_a_loop_that_is_not_around_counts_no_location():
 
 def test_loops_run_in_parallel_up_to_where_a_block_stands():
     tree, mid, _, _ = in_two_loops()
-    wishes = PragmaSettings(parallel=1000, vectorize=None, unroll=None)
-    rewrite_parallel_vectorize_unroll(tree, wishes)
+    wishes = {"parallel": 1000}
+    rewrite_parallel_vectorize_unroll(tree, **wishes)
     marked = {mark: np.asarray(e).tolist() for e, mark in extents(tree, mid) if mark}
     assert marked == {"parallel": [4, 16, 64]}
 
@@ -146,7 +146,7 @@ def finished(taken, order, wishes):
     tree, rows = summed(len(taken), order)
     if taken.max() >= 0:
         primitives.compute_at(tree, rows, shared(tree, rows, taken))
-    rewrite_parallel_vectorize_unroll(tree, wishes)
+    rewrite_parallel_vectorize_unroll(tree, **wishes)
     rewrite_reduction_blocks(tree)
     stored = box(tree, 1)[0]
 
@@ -168,7 +168,7 @@ def finished(taken, order, wishes):
 @pytest.mark.parametrize("order", ["i0 i1 k0 k1", "i0 k0 i1 k1", "k0 i0 k1 i1", "k0 k1 i0 i1"])
 @pytest.mark.parametrize(("parallel", "vectorize"), [(16, 4), (1000, 64), (1, 1000)])
 def test_a_block_that_stays_shares_a_tree_with_those_that_move(order, parallel, vectorize):
-    wishes = PragmaSettings(parallel=parallel, vectorize=vectorize, unroll=None)
+    wishes = {"parallel": parallel, "vectorize": vectorize}
     taken = np.array([-1, 0, 1, -1, 2, 0])
     tree, rows = summed(len(taken), order.split())
     assert len(set(alike(tree, rows, taken))) == 1

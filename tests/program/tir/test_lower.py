@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pruner.program.nests import Mark
 from pruner.program.tir import primitives
 from pruner.program.tir.lower import lower
 from tests.program.tir_trees import blurred, box, extents, matmul, tile
@@ -25,8 +26,8 @@ def test_a_shared_tile_spans_all_threads_a_local_one_does_not():
     for scope in ("shared", "local"):
         tree, block = matmul(64, 64, 8)
         (x0, x1, _), *_ = tile(tree, block, [(None, 4, 2), (64,), (8,)])
-        primitives.bind(x0, "blockIdx.x")
-        primitives.bind(x1, "threadIdx.x")
+        x0.mark = Mark.BLOCK_X
+        x1.mark = Mark.THREAD_X
         staged = primitives.cache_read(tree, block, 0, scope, [block])
         primitives.compute_at(tree, staged, x1)
         sizes[scope] = box(tree, staged.buffer)

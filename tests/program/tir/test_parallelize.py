@@ -8,7 +8,7 @@ from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer
 from pruner.program.tir import primitives
-from pruner.program.tir.parallelize import PragmaSettings, rewrite_parallel_vectorize_unroll
+from pruner.program.tir.parallelize import rewrite_parallel_vectorize_unroll
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree, insert
 from tests.program.tir_trees import extents, matmul, nested, tile
 
@@ -20,8 +20,8 @@ def test_loops_become_parallel_and_vectors_as_far_as_each_candidate_goes():
         tree, block, [(None, np.array([8, 64])), (None, np.array([16, 64])), (64, None)]
     )
     primitives.reorder(tree, [x0, y0, k0, x1, k1, y1])
-    wishes = PragmaSettings(parallel=16, vectorize=32, unroll=None)
-    rewrite_parallel_vectorize_unroll(tree, wishes)
+    wishes = {"parallel": 16, "vectorize": 32}
+    rewrite_parallel_vectorize_unroll(tree, **wishes)
     marked = {mark: np.asarray(e).tolist() for e, mark in extents(tree, block) if mark}
     # first: 8 x 4 outer iterations exceed 16; second: both outer loops have one iteration
     assert marked["parallel"] == [32, 1]
@@ -98,9 +98,7 @@ def test_counts_are_those_of_one_loop_after_another(seed):
     shared = int(rng.integers(0, depth + 1))  # loops around both copies
     most, lanes = int(rng.choice([1, 8, 100])), int(rng.choice([2, 16, 64]))
     tree, first = copies(sizes, shared)
-    rewrite_parallel_vectorize_unroll(
-        tree, PragmaSettings(parallel=most, vectorize=lanes, unroll=None)
-    )
+    rewrite_parallel_vectorize_unroll(tree, parallel=most, vectorize=lanes)
     made = {mark: np.broadcast_to(extent, num) for extent, mark in extents(tree, first) if mark}
     single = [level != shared - 1 for level in range(depth)]
     for n in range(num):

@@ -7,7 +7,7 @@ from pruner.program.dag.expr import Axis, Load
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer, Scope
-from pruner.program.tir.pipeline import (
+from pruner.program.tir.shared import (
     buffer_versions,
     copies_ahead,
     pipeline_fits,

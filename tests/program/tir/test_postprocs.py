@@ -2,20 +2,21 @@
 
 import numpy as np
 
+from pruner.program.nests import Mark
 from pruner.program.tir import primitives
-from pruner.program.tir.postprocs import Fetch, rewrite_cooperative_fetch, rewrite_reduction_blocks
+from pruner.program.tir.postprocs import rewrite_cooperative_fetch, rewrite_reduction_blocks
 from tests.program.tir_trees import box, extents, matmul, tile
 
 
 def test_a_fetch_padded_to_whole_threads_keeps_the_size_of_its_buffer():
     tree, block = matmul(64, 64, 64)
     (x0, x1), (y,), (k0, _) = tile(tree, block, [(None, 6), (64,), (None, 5)])
-    primitives.bind(x0, "blockIdx.x")
+    x0.mark = Mark.BLOCK_X
     primitives.reorder(tree, [x0, k0, x1, y])
     staged = primitives.cache_read(tree, block, 0, "shared", [block])
     primitives.compute_at(tree, staged, k0)
     primitives.fuse(tree, tree.path(staged)[2:])
-    rewrite_cooperative_fetch(tree, Fetch(staged, np.array([4, 3]), 8, None))
+    rewrite_cooperative_fetch(tree, staged, np.array([4, 3]), 8, None)
     fetch = extents(tree, staged)[2:]
     # 30 elements: no vectors of 4, so 8 threads take 4 rounds; vectors of 3 take 2 rounds
     assert fetch[0][0].tolist() == [4, 2]

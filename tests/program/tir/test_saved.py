@@ -15,7 +15,7 @@ from pruner.features.batch import (
     featurize_records,
     featurize_traces,
 )
-from pruner.features.workload import text_flags
+from pruner.features.columns import text_flags
 from pruner.program.index import affine as af
 from pruner.program.replay import Definitions, find_definition, replay
 from pruner.program.te import skeleton
@@ -188,11 +188,11 @@ def test_a_candidate_is_one_that_is_there(tmp_path):
 
 def test_traces_are_compared_with_those_of_their_space_alone(monkeypatch):
     """Thousands of spaces in one task must not cost their square."""
-    asked, fitting = [], skeleton._Columns.fitting
+    asked, conditions = [], skeleton._conditions
     monkeypatch.setattr(
-        skeleton._Columns,
-        "fitting",
-        lambda self: asked.append(len(self._programs)) or fitting(self),
+        skeleton,
+        "_conditions",
+        lambda first, rows, *out: asked.append(len(rows)) or conditions(first, rows, *out),
     )
     names = [f"{a}{b}" for a in "abcdefghij" for b in "abcdefghij"]
     rows = [[["MS", name, values]] for name in names for values in ([1, 2], [3, 4], [5])]

@@ -9,7 +9,7 @@ from pruner.program.index.affine import LoopVar
 from pruner.program.nests import Buffer, Mark, Scope
 from pruner.program.tir.shared import _merged, _Staged
 from pruner.program.tir.tree import Binding, Block, BlockIter, LoopNode, Tree
-from pruner.program.tir.vectors import vectors_fit
+from pruner.program.tir.verify import vectors_fit
 
 LANES = 8
 ROW, COLUMN = Axis(0), Axis(1)

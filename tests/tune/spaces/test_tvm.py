@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pruner.features.workload import WORDS, workload_flags
+from pruner.features.columns import WORDS, text_flags
+from pruner.program.dag.dag import dag_text
 from pruner.program.dag.operators import dag_for_workload, te_tensors
 from pruner.search.explorer import NoneFound
 from pruner.tune.phases import Phases
@@ -179,7 +180,7 @@ def live(tvm, key, fused):
 
 @pytest.mark.parametrize(("key", "fused"), TASKS)
 def test_records_and_live_tasks_have_the_same_flags(tvm, key, fused):
-    recorded = workload_flags(dag_for_workload(key, fused))
+    recorded = text_flags(dag_text(dag_for_workload(key, fused)))
     np.testing.assert_array_equal(module_flags(live(tvm, key, fused)), recorded)
 
 
@@ -192,7 +193,7 @@ def test_the_words_that_standard_operators_have_are_all_met(tvm):
 
 def test_both_kinds_of_space_hand_the_flags_out(tvm):
     key, fused = TASKS[5]
-    expected = workload_flags(dag_for_workload(key, fused))
+    expected = text_flags(dag_text(dag_for_workload(key, fused)))
     assert expected.any()
     design = design_spaces(live(tvm, key, fused), target_of(2))[0]
     for space in (BatchedSpace(design), ReplaySpace(design)):

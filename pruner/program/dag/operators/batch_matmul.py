@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pruner.program.dag.constructors import axes, load, mul
+from pruner.program.dag.expr import axes, load, mul
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 
 
@@ -16,7 +16,7 @@ def _dag(batch: int, heads: int, m: int, k: int, n: int) -> DagBuilder:
     z, i, j, r = axes(4)
     product = mul(load(a, z, i, r), load(b, z, r, j))
     dims = [("b", count), ("i", m), ("j", n)]
-    dag.reduce("compute", dims, [("k", k)], product, tag="batch_matmul")
+    dag.reduce("compute", dims, [("k", k)], product)
     return dag
 
 

@@ -44,12 +44,15 @@ class DagBuilder:
     def placeholder(self, name: str, shape: tuple[int, ...]) -> int:
         """Add a float32 kernel input; return its position."""
         axis_defs([(name, size) for size in shape])
-        self.stages.append(Stage(name=name, kind="placeholder", shape=shape, dtype="float32"))
+        self.stages.append(Stage(name=name, shape=shape, dtype="float32"))
         return self.last
 
-    def compute(self, name: str, dims: Dims, body: Expr, *, tag: str = "") -> int:
-        """Add an elementwise stage with the spatial axes ``dims``; return its position."""
-        return self._add(name, dims, body, tag=tag)
+    def compute(self, name: str, dims: Dims, body: Expr, **more: Any) -> int:
+        """Add a stage with the spatial axes ``dims`` (``more`` of `Stage`); return its position."""
+        shape, axes = tuple(extent for _, extent in dims), axis_defs(dims)
+        stage = Stage(name=name, shape=shape, dtype="float32", axes=axes, body=body, **more)
+        self.stages.append(stage)
+        return self.last
 
     def reduce(
         self,
@@ -60,26 +63,16 @@ class DagBuilder:
         *,
         combiner: Combiner = "add",
         identity: float = 0.0,
-        tag: str = "",
     ) -> int:
         """Add a reduction of ``source`` over the axes ``over``; return its position."""
-        return self._add(
+        return self.compute(
             name,
             dims,
             source,
             reduce_axes=axis_defs(over),
             combiner=combiner,
             identity=identity,
-            tag=tag,
         )
-
-    def _add(self, name: str, dims: Dims, body: Expr, **more: Any) -> int:
-        shape, axes = tuple(extent for _, extent in dims), axis_defs(dims)
-        stage = Stage(
-            name=name, kind="compute", shape=shape, dtype="float32", axes=axes, body=body, **more
-        )
-        self.stages.append(stage)
-        return self.last
 
     def finish(self) -> ComputeDAG:
         """Return the finished DAG."""

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
-from pruner.program.dag.constructors import axes, load, mul
+from pruner.program.dag.expr import axes, load, mul
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 from pruner.program.dag.operators.windows import (
     output_sizes,
     pad_nchw,
-    te_pad,
-    te_windows,
+    te_convolution,
     torch_convolution,
     window,
 )
@@ -23,7 +22,7 @@ def _dag(
     positive(n=n, ci=ci, h=h, w=w, co=co, kh=kh, kw=kw, stride=stride)
     amounts = pad_amounts(padding, kh, kw)
     out_h, out_w = output_sizes((h, w), (kh, kw), amounts, stride)
-    # Names and tags are TenSet's: Ansor's steps and the workload flags refer to them.
+    # Names are TenSet's: Ansor's steps and the workload flags refer to them.
     dag = DagBuilder()
     data = dag.placeholder("input0", (n, ci, h, w))
     padded = pad_nchw(dag, data, amounts, name="pad_temp")
@@ -37,20 +36,16 @@ def _dag(
             load(padded, b, c, window(y, stride, r), window(x, stride, s)),
             load(kernel, f, c, r, s),
         ),
-        tag="conv2d_nchw",
     )
     return dag
 
 
 def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
     n, ci, h, w, co, kh, kw, stride, padding = args
-    amounts = pad_amounts(padding, kh, kw)
-    data = te.placeholder((n, ci, h, w), dtype, name="data")
-    padded = te_pad(topi, data, amounts, "pad_temp")
-    kernel = te.placeholder((co, ci, kh, kw), dtype, name="kernel")
-    rc = te.reduce_axis((0, ci), name="rc")
-    shape = (n, co, *output_sizes((h, w), (kh, kw), amounts, stride))
-    return [data, kernel, te_windows(te, padded, kernel, shape, stride, [rc])]
+    shapes, names = ((n, ci, h, w), (co, ci, kh, kw)), ("pad_temp", "conv")
+    return te_convolution(
+        te, topi, dtype, *shapes, stride, padding, names=names, channel=lambda _, rc: rc
+    )
 
 
 OPERATOR = Operator(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
-from pruner.program.dag.constructors import axes, int_, load, mul
+from pruner.program.dag.expr import axes, int_, load, mul
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 from pruner.program.dag.operators.windows import (
     output_sizes,
     pad_nchw,
-    te_pad,
-    te_windows,
+    te_convolution,
     torch_convolution,
     window,
 )
@@ -36,19 +35,14 @@ def _dag(
             load(padded, b, ch, window(i, stride, u), window(j, stride, v)),
             load(kernel, ch, int_(0), u, v),
         ),
-        tag="depthwise_conv2d_nchw",
     )
     return dag
 
 
 def _te(te: Any, topi: Any, dtype: str, *args: Any) -> Tensors:
     n, c, h, w, kh, kw, stride, padding = args
-    amounts = pad_amounts(padding, kh, kw)
-    data = te.placeholder((n, c, h, w), dtype, name="data")
-    padded = te_pad(topi, data, amounts, "PaddedInput")
-    kernel = te.placeholder((c, 1, kh, kw), dtype, name="kernel")
-    shape = (n, c, *output_sizes((h, w), (kh, kw), amounts, stride))
-    return [data, kernel, te_windows(te, padded, kernel, shape, stride, [], "DepthwiseConv2d")]
+    shapes, names = ((n, c, h, w), (c, 1, kh, kw)), ("PaddedInput", "DepthwiseConv2d")
+    return te_convolution(te, topi, dtype, *shapes, stride, padding, names=names)
 
 
 OPERATOR = Operator(

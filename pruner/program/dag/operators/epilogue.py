@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from pruner.errors import UnsupportedProgram
-from pruner.program.dag.constructors import add, axes, load
+from pruner.program.dag.expr import add, axes, load
 from pruner.program.dag.operators.builder import DagBuilder, Dims, Tensors
 from pruner.program.dag.operators.relu import append_relu
 
@@ -38,7 +38,7 @@ def _append_sum(dag: DagBuilder, *, per_channel: bool) -> None:
         other = load(dag.placeholder("input2", shape), *index)
     dims: Dims = [(f"ax{i}", extent) for i, extent in enumerate(shape)]
     # TOPI names broadcasting additions so; the flag "add" of the workload is read off the text.
-    dag.compute("T_add", dims, add(load(source, *index), other), tag="broadcast")
+    dag.compute("T_add", dims, add(load(source, *index), other))
 
 
 def _te_bias(te: Any, _topi: Any, tensors: Tensors) -> Tensors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pruner.program.dag.constructors import axes, load, mul
+from pruner.program.dag.expr import axes, load, mul
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 
 

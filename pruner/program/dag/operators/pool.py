@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS, Padding, pad_amounts
-from pruner.program.dag.constructors import FLOAT32_MIN, axes, div, float_, load
+from pruner.program.dag.expr import FLOAT32_MIN, axes, div, float_, load
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
 from pruner.program.dag.operators.windows import output_sizes, pad_nchw, torch_pad, window
 
@@ -40,12 +40,11 @@ def _dag(
         load(source, b, ch, window(y, stride, r), window(x, stride, s)),
         combiner="max" if is_max else "add",
         identity=identity,
-        tag="pool_max" if is_max else "pool_sum",
     )
     if not is_max:
         # Both stages are called "tensor" in TOPI, the sum and the mean.
         mean = div(load(pooled, b, ch, y, x), float_(kh * kw))
-        dag.compute("tensor", dims, mean, tag="elemwise")
+        dag.compute("tensor", dims, mean)
     return dag
 
 

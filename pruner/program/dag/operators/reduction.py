@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pruner.program.dag.constructors import axes, load
-from pruner.program.dag.expr import Expr
+from pruner.program.dag.expr import Expr, axes, load
 from pruner.program.dag.operators.builder import DagBuilder, Dims, Operator, Tensors, positive
 
 
@@ -26,7 +25,7 @@ def _dag(shape: list[int], axis: int | list[int] | None, keepdims: bool) -> DagB
     ]
     dag = DagBuilder()
     data = dag.placeholder("data", tuple(shape))
-    dag.reduce("data_red", dims, over, load(data, *indices), tag="comm_reduce")
+    dag.reduce("data_red", dims, over, load(data, *indices))
     return dag
 
 

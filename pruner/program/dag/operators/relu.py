@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pruner.program.dag.constructors import axes, float_, load, maximum
+from pruner.program.dag.expr import axes, float_, load, maximum
 from pruner.program.dag.operators.builder import DagBuilder, Dims, Operator, Tensors, positive
 
 
@@ -13,7 +13,7 @@ def append_relu(dag: DagBuilder) -> None:
     shape = dag.stages[-1].shape
     body = maximum(load(dag.last, *axes(len(shape))), float_(0.0))
     dims: Dims = [(f"i{i}", extent) for i, extent in enumerate(shape)]
-    dag.compute("compute", dims, body, tag="elemwise")
+    dag.compute("compute", dims, body)
 
 
 def _dag(*shape: int) -> DagBuilder:

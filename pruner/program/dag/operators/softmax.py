@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pruner.data.workload import ARGUMENTS
-from pruner.program.dag.constructors import FLOAT32_MIN, axes, div, load, sub
-from pruner.program.dag.expr import Call
+from pruner.program.dag.expr import FLOAT32_MIN, Call, axes, div, load, sub
 from pruner.program.dag.operators.builder import DagBuilder, Operator, Tensors, positive
-
-_TAG = "softmax_output"
 
 
 def _dag(rows: int, columns: int) -> DagBuilder:
@@ -25,12 +22,11 @@ def _dag(rows: int, columns: int) -> DagBuilder:
         load(data, i, j),
         combiner="max",
         identity=FLOAT32_MIN,
-        tag=_TAG,
     )
     power = Call("exp", (sub(load(data, i, j), load(largest, i)),), "float32")
-    powers = dag.compute("T_softmax_exp", both, power, tag=_TAG)
-    total = dag.reduce("T_softmax_expsum", row, over, load(powers, i, j), tag=_TAG)
-    dag.compute("T_softmax_norm", both, div(load(powers, i, j), load(total, i)), tag=_TAG)
+    powers = dag.compute("T_softmax_exp", both, power)
+    total = dag.reduce("T_softmax_expsum", row, over, load(powers, i, j))
+    dag.compute("T_softmax_norm", both, div(load(powers, i, j), load(total, i)))
     return dag
 
 

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal
 
-from pruner.data.workload import Amounts, pad_amounts
-from pruner.program.dag.constructors import (
+from pruner.data.workload import Amounts, Padding, pad_amounts
+from pruner.program.dag.expr import (
+    Axis,
+    Binary,
+    Call,
+    Expr,
     add,
-    all_of,
     axes,
-    compare,
     float_,
-    if_then_else,
     int_,
     load,
     mul,
     sub,
 )
-from pruner.program.dag.expr import Axis, Expr
-from pruner.program.dag.operators.builder import DagBuilder
+from pruner.program.dag.operators.builder import DagBuilder, Tensors
 
 
 def window(position: Axis, stride: int, offset: Axis) -> Expr:
@@ -64,43 +65,53 @@ def pad_nchw(
         # The comparisons remain in the body and are counted, so which of them TOPI writes matters.
         padded = front + back > 0
         if front or (padded and bounds == "both"):
-            conditions.append(compare("ge", axis, int_(front)))
+            conditions.append(Binary("ge", axis, int_(front), "bool"))
         if back or (padded and bounds == "both"):
-            conditions.append(compare("lt", axis, int_(size + front)))
+            conditions.append(Binary("lt", axis, int_(size + front), "bool"))
         indices.append(sub(axis, int_(front)))
     body: Expr = load(data, *indices)
     if conditions:
-        body = if_then_else(all_of(conditions), body, float_(value))
+        # Left-nested as TVM's && chains: text and operation counts follow the nesting.
+        inside = reduce(lambda a, b: Binary("and", a, b, "bool"), conditions)
+        body = Call("if_then_else", (inside, body, float_(value)), "float32")
     extents = [a + b + c for a, b, c in zip(shape, before, after, strict=True)]
     dims = [(f"{axis_name}{i}", extent) for i, extent in enumerate(extents)]
-    return dag.compute(name, dims, body, tag="injective,pad")
+    return dag.compute(name, dims, body)
 
 
-def te_pad(topi: Any, data: Any, amounts: Amounts, name: str) -> Any:
-    """Return the padded copy as TE tensor, named as in the DAG."""
-    top, left, bottom, right = amounts
-    return topi.nn.pad(data, (0, 0, top, left), (0, 0, bottom, right), name=name)
-
-
-def te_windows(
+def te_convolution(
     te: Any,
-    padded: Any,
-    kernel: Any,
-    shape: Sequence[int],
+    topi: Any,
+    dtype: str,
+    image: Sequence[int],
+    weights: Sequence[int],
     stride: int,
-    channels: Sequence[Any],
-    name: str = "conv",
-) -> Any:
-    """Sum image times kernel over its window and `channels` (none: depthwise)."""
-    ry = te.reduce_axis((0, kernel.shape[2]), name="ry")
-    rx = te.reduce_axis((0, kernel.shape[3]), name="rx")
+    padding: Padding,
+    *,
+    names: tuple[str, str],
+    channel: Callable[[Any, Any], Any] | None = None,
+) -> Tensors:
+    """Return image, kernel and convolution of NCHW and OIHW shapes as TE tensors.
+
+    ``names``: of the padded copy and the result, as in the DAG; ``channel``: of the image, from
+    those of the result and of the kernel (None: depthwise).
+    """
+    top, left, bottom, right = amounts = pad_amounts(padding, *weights[2:])
+    data = te.placeholder(image, dtype, name="data")
+    padded = topi.nn.pad(data, (0, 0, top, left), (0, 0, bottom, right), name=names[0])
+    kernel = te.placeholder(weights, dtype, name="kernel")
+    summed = [] if channel is None else [te.reduce_axis((0, weights[1]), name="rc")]
+    ry = te.reduce_axis((0, weights[2]), name="ry")
+    rx = te.reduce_axis((0, weights[3]), name="rx")
 
     def element(b: Any, f: Any, y: Any, x: Any) -> Any:
-        image, weight = (channels[0], channels[0]) if channels else (f, 0)
-        product = padded[b, image, y * stride + ry, x * stride + rx] * kernel[f, weight, ry, rx]
-        return te.sum(product, axis=[*channels, ry, rx])
+        at, weight = (f, 0) if channel is None else (channel(f, summed[0]), summed[0])
+        product = padded[b, at, y * stride + ry, x * stride + rx] * kernel[f, weight, ry, rx]
+        return te.sum(product, axis=[*summed, ry, rx])
 
-    return te.compute(shape, element, name=name)
+    sizes = output_sizes((image[2], image[3]), (weights[2], weights[3]), amounts, stride)
+    out = te.compute((image[0], weights[0], *sizes), element, name=names[1])
+    return [data, kernel, out]
 
 
 def torch_pad(

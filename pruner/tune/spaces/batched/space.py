@@ -20,10 +20,10 @@ from pruner.program.nests import LoopNests
 from pruner.program.relaxed import RelaxedDecisions
 from pruner.program.replay import UNCERTAIN
 from pruner.program.tir.apply_trace import apply_groups
-from pruner.program.tir.autocopy import layouts_permute
-from pruner.program.tir.lower import Lowering, lower
-from pruner.program.tir.pipeline import waits_are_numbers
+from pruner.program.tir.lower import lower
+from pruner.program.tir.postprocs import layouts_permute
 from pruner.program.tir.regions import buffer_scopes
+from pruner.program.tir.shared import waits_are_numbers
 from pruner.program.tir.tree import Tree
 from pruner.program.tir.verify import TirLimits, stages_cover, verify_gpu_code
 from pruner.search.construct import Tiling
@@ -65,11 +65,9 @@ class BatchedSpace:
     has_features = True
     affordable: int | None = None
 
-    def __init__(
-        self, design: DesignSpace, *, lowering: Lowering = "ansor", probes: int = PROBES
-    ) -> None:
+    def __init__(self, design: DesignSpace, *, probes: int = PROBES) -> None:
         """Read a design space and probe it; raise `UnsupportedProgram` without batched form."""
-        self.design, self._lowering = design, lowering
+        self.design = design
         on_gpu, kind = is_gpu(design.target), str(design.target.kind.name)
         if not on_gpu and kind != "llvm":
             raise UnsupportedProgram("target", kind)
@@ -160,7 +158,7 @@ class BatchedSpace:
         for rows, tree in groups:
             try:
                 with unforeseen_refused():
-                    nests.append((rows, lower(tree, self._lowering)))
+                    nests.append((rows, lower(tree)))
             except UnsupportedProgram as error:
                 refused |= dict.fromkeys(rows.tolist(), error.reason)
             # after lowering, which is where the last regions are found to be uncertain

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float32
 
 from pruner.errors import UnsupportedProgram, unforeseen_refused
+from pruner.features.columns import text_flags
 from pruner.features.device_vector import hardware_features
-from pruner.features.workload import text_flags
 from pruner.models.proposals.decision_tokens import (
     LOG_SCALE,
     ChoiceToken,

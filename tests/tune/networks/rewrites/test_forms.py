@@ -94,7 +94,7 @@ def test_packed_spaces_are_batched_and_equal_tvm(lowered, target, tvm, programs)
             assert not refused
             compared += tir_truth.assert_programs_are_tvms(tvm, design, space, rows)
             for numbers, tree in groups:  # all of TVM's buffers, too
-                nests = loop_nests(tree, "metaschedule")
+                nests = loop_nests(tree)
                 for place, row in enumerate(numbers):
                     schedule, _ = tir_truth.replayed(tvm, design, rows[row])
                     ours = tir_truth.our_buffers(tree, nests, place)

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from pruner.errors import UnsupportedProgram
-from pruner.features import STATEMENT_COLUMNS
+from pruner.features import STATEMENT_COLUMNS, featurize_nests
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.program.tir import trace
 from pruner.program.tir.apply_trace import apply_groups
-from pruner.program.tir.lower import lower
 from pruner.tune.spaces.batched import space as module
 from pruner.tune.spaces.batched.space import BatchedSpace
 from tests.paths import CONF
@@ -38,10 +37,10 @@ OPERATORS = {
 PROGRAMS = 2
 
 
-def spaces(operator, target, **options):
+def spaces(operator, target):
     found = designs_of(OPERATORS[operator], target)
     # the others differ in the loop that is factored
-    return [(design, BatchedSpace(design, **options)) for design in found[:4]]
+    return [(design, BatchedSpace(design)) for design in found[:4]]
 
 
 # the other target of each has the same operator
@@ -92,19 +91,20 @@ def test_features_agree_with_tvms_extractor(tvm, operator, target):
     assert {"float_addsub", "alloc_size", "outer_prod"} <= set(truth.NAMES)
     extractor = tvm.meta_schedule.feature_extractor.PerStoreFeature()
     rng = np.random.default_rng(5)
-    for design, space in spaces(operator, KINDS[target], lowering="metaschedule"):
+    for design, space in spaces(operator, KINDS[target]):
         draws = space.sample_any(PROGRAMS, rng)
-        batch = space.features(draws)
         for rows, tree in apply_groups(space.program, draws)[0]:
-            stores = lower(tree, "metaschedule").stores
+            nests, num = truth.per_store_form(tree), len(rows)
+            stores, flags = nests.stores, np.zeros(10, np.float32)
+            batch = featurize_nests([(np.arange(num), nests)], num, workload=flags, failures={})
             ours = list(dict.fromkeys(s.buffer.key for s in stores))
             theirs = list(dict.fromkeys(s.buffer.key for s in stores if s.kind != "init"))
-            for row in rows:
+            for place, row in enumerate(rows):
                 schedule, _ = truth.replayed(tvm, design, draws[row])
                 candidate = tvm.meta_schedule.MeasureCandidate(schedule, [])
                 (table,) = extractor.extract_from(design.context, [candidate])
                 for expected, key in zip(table.numpy(), theirs, strict=True):
-                    found = batch.statement[batch.rows(row)][ours.index(key)]
+                    found = batch.statement[batch.rows(place)][ours.index(key)]
                     wrong = [truth.NAMES[c] for c in SAME if abs(found[c] - expected[c]) > 1e-3]
                     assert not wrong, tree.buffers[key].name
                     b = truth.accesses(expected)

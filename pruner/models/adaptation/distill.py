@@ -28,6 +28,8 @@ class Distillation(FittedAdaptation):
     which is not repeated here.
     """
 
+    name = "distill"
+
     def __init__(
         self,
         setting: Setting,
@@ -41,18 +43,17 @@ class Distillation(FittedAdaptation):
             raise ValueError(f"distill.student: got {student!r}; known: 'source', 'fresh'")
         if temperature <= 0:
             raise ValueError(f"distill.temperature: got {temperature}; it must be positive")
-        source = setting.needed_source("distill")
         super().__init__(setting, fit=fit)
         self.weight = weight
         self.temperature = temperature
         self.student = student
-        self._teacher = deepcopy(source.network).eval()
+        self._teacher = deepcopy(self.source.network).eval()
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         if self.student == "fresh":
             self.ranker.network = build_network(self.setting.make_network, self.stream())
         else:
-            self.ranker.network.load_state_dict(self._teacher.state_dict())
+            self.restart()
 
         def near_teacher(
             batch: LabelledBatch, score: Float[Tensor, " program"]

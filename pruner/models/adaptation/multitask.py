@@ -1,15 +1,12 @@
 """Multi-task learning: target and source programs, a head for each platform."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from pruner.errors import PrunerError
-from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
+from pruner.models.adaptation.base import FittedAdaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
@@ -26,6 +23,9 @@ class MultiTask(FittedAdaptation):
     Differs: MTL-TLP trains both from random weights once; here every round continues from the last.
     """
 
+    name = "multi_task"
+    further = "source_head"
+
     def __init__(
         self,
         setting: Setting,
@@ -36,7 +36,7 @@ class MultiTask(FittedAdaptation):
     ) -> None:
         super().__init__(setting, fit=fit)
         self.source_weight = source_weight
-        self._example = source_example(setting, "multi_task", num_source)
+        self._example = self.source_example(num_source)
         network = self.ranker.network
         self.source_head: dict[str, Tensor] = {
             name: nn.Parameter(value.detach().clone())
@@ -63,14 +63,3 @@ class MultiTask(FittedAdaptation):
 
         trained = list(self.source_head.values())
         self.run_fit(store, index, penalty=source_loss, also_trained=trained)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the base class, and the source head."""
-        head = {name: value.detach().clone() for name, value in self.source_head.items()}
-        return {**super().state_dict(), "source_head": head}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        super().load_state_dict(state)
-        for name, value in state["source_head"].items():
-            self.source_head[name].data.copy_(value)

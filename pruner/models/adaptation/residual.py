@@ -50,6 +50,8 @@ class Residual(FittedAdaptation):
     sum, since ranking scores have no unit to subtract. c starts at zero: its last layer does.
     """
 
+    name = "residual"
+
     def __init__(
         self,
         setting: Setting,
@@ -57,7 +59,6 @@ class Residual(FittedAdaptation):
         make_correction: Callable[[], nn.Module] = small_correction,
         fit: OnlineFit | None = None,
     ) -> None:
-        setting.needed_source("residual")
         super().__init__(setting, fit=fit)
         self.make_correction = make_correction
         self.ranker.network = CorrectedNetwork(self.ranker.network, self._fresh()).eval()

@@ -43,13 +43,10 @@ class FineTune(FittedAdaptation):
     released.
     """
 
-    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
-        setting.needed_source("finetune")
-        super().__init__(setting, fit=fit)
+    name = "finetune"
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
-        source = self.setting.needed_source("finetune")
-        self.ranker.network.load_state_dict(source.network.state_dict())
+        self.restart()
         self.run_fit(store, index)
 
 

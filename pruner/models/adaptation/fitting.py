@@ -13,8 +13,8 @@ from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
-from pruner.models.training.lit import MakeOptimizer
 from pruner.models.training.losses import LambdaRank, RankingLoss
+from pruner.models.training.recipe import MakeOptimizer
 from pruner.models.training.sampler import BatchPlan, MixedBatches, TaskBatches
 
 Penalty = Callable[[LabelledBatch, Float[Tensor, " program"]], Float[Tensor, ""]]

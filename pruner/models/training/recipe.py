@@ -1,12 +1,15 @@
 """The options that determine the result of a training, and a model to continue."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from pruner.data.splits import TaskSplit
 from pruner.errors import DataError, PrunerError
@@ -18,13 +21,14 @@ from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelFactory
-from pruner.models.training.lit import MakeOptimizer, MakeSchedule
 from pruner.models.training.losses import LambdaRank, RankingLoss
 from pruner.models.training.sampler import BatchPlan, TaskBatches
 from pruner.models.training.schedules import warmup_cosine
 
 Pick = Literal["random", "spread", "tasks"]
 Keep = Literal["best", "last"]
+MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
+MakeSchedule = Callable[[Optimizer, int], LRScheduler]  # by the number of steps
 ADAMW: MakeOptimizer = partial(torch.optim.AdamW, lr=7e-4, weight_decay=0.1)
 
 

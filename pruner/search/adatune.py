@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
-from pruner.search.history import History
 from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, fresh, guard
+from pruner.search.space import History
 
 _LEAST = 1e-12  # least expected improvement, so that its logarithm is finite
 _PROBES = 20  # random programs whose spread sets the random share

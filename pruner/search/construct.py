@@ -24,9 +24,8 @@ from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.program.device import CpuDevice, Device
 from pruner.search.explorer import NoneFound, ScoreFunction
 from pruner.search.failures import AvoidFailures
-from pruner.search.history import History
 from pruner.search.policy import NO_KEYS, Policy, PolicySettings, State, accepted, fresh
-from pruner.search.space import RowKeys, unique_rows
+from pruner.search.space import History, RowKeys, unique_rows
 
 # The costs of a program: loads or bytes that each level moves, and last the predicted seconds.
 Costs = NDArray[np.float64]  # [level + 1, program]

@@ -12,9 +12,8 @@ from pruner.arrays import Decisions
 from pruner.errors import DataError
 from pruner.search.explorer import NoneFound, ScoreFunction
 from pruner.search.failures import AvoidFailures, FailureModel
-from pruner.search.history import Candidate, History
 from pruner.search.policy import Policy, PolicySettings, State
-from pruner.search.space import SearchSpace
+from pruner.search.space import Candidate, History, SearchSpace
 
 _ATTEMPTS = 8  # proposals that TVM refuses completely before a task is given up
 

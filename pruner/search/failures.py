@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Scores
 from pruner.search.explorer import ScoreFunction
-from pruner.search.history import History
+from pruner.search.space import History
 
 Matrix = NDArray[np.float64]
 

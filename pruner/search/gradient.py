@@ -32,9 +32,9 @@ from pruner.search.explorer import (
     ExplorerSettings,
     NoneFound,
     ScoreFunction,
+    kept,
 )
 from pruner.search.policy import DraftThenVerify, RoundSettings
-from pruner.search.selection import kept
 from pruner.search.space import divisors, unique_rows
 
 log = logging.getLogger(__name__)

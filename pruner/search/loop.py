@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pruner.errors import PrunerError
 from pruner.progress import Log, silent
 from pruner.search.decision_search import Search
-from pruner.search.history import Candidate
+from pruner.search.space import Candidate
 from pruner.search.task_order import (
     Estimate,
     Order,

@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float
 from pruner.arrays import Decisions, Floats, Keys, Scores
 from pruner.errors import MissingExtra, PrunerError
 from pruner.search.explorer import Memoised, NoneFound, ScoreFunction
-from pruner.search.history import History
 from pruner.search.policy import (
     NO_KEYS,
     Policy,
@@ -27,6 +26,7 @@ from pruner.search.policy import (
     accepted,
     fresh,
 )
+from pruner.search.space import History
 
 LATENCY, SIZE, ENERGY, EDP = "latency", "size", "energy", "edp"
 KNOWN = ((LATENCY,), (LATENCY, SIZE), (ENERGY,), (EDP,), (LATENCY, ENERGY))

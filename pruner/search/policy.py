@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Keys, Scores
 from pruner.errors import PrunerError
-from pruner.search.explorer import MUTATED, ExplorerSettings, Memoised, ScoreFunction, explore
-from pruner.search.history import History
-from pruner.search.selection import kept
-from pruner.search.space import SearchSpace, unique_rows
+from pruner.search.explorer import MUTATED, ExplorerSettings, Memoised, ScoreFunction, explore, kept
+from pruner.search.space import History, SearchSpace, unique_rows
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
 Learner = Callable[[History], ScoreFunction | None]

@@ -29,7 +29,7 @@ from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.program.device import load_device
-from pruner.search.history import History
+from pruner.search.space import History
 from pruner.study.adaptation.context import Budget
 from tests.cli import gpu_records
 from tests.cli.outcome import composed as by_hydra

@@ -5,7 +5,6 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore, select
-from pruner.search.history import History
 from pruner.search.offline.recorded import table
 from pruner.search.offline.recorded_run import run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
@@ -15,6 +14,7 @@ from pruner.search.policy import (
     RoundSettings,
     weighed,
 )
+from pruner.search.space import History
 from tests.search.tile_space import NUM_SLOTS, TileScore, TileSpace
 
 SMALL = ExplorerSettings(population=256, generations=4, keep=64)

@@ -5,8 +5,8 @@ import pytest
 
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.failures import AvoidFailures, FailureModel
-from pruner.search.history import History
 from pruner.search.policy import DraftThenVerify, RandomDraws, RoundSettings
+from pruner.search.space import History
 
 POWERS = 2 ** np.arange(7)
 

@@ -7,7 +7,6 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.history import History
 from pruner.search.objectives import (
     KNOWN,
     BlendedScore,
@@ -18,6 +17,7 @@ from pruner.search.objectives import (
     non_dominated,
 )
 from pruner.search.policy import DraftThenVerify, RandomDraws, RoundSettings
+from pruner.search.space import History
 from tests.search.tile_space import TileScore, TileSpace
 
 ROUNDS = RoundSettings(

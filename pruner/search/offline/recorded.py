@@ -20,9 +20,9 @@ from pruner.models.programs.scaler import Center
 from pruner.program.replay import Definitions, find_definition
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction
-from pruner.search.history import History
 from pruner.search.offline.recorded_space import RecordedSpace
 from pruner.search.policy import State
+from pruner.search.space import History
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.search.decision_search import DecisionSearch, Search
-from pruner.search.history import Candidate, History
 from pruner.search.loop import Round, TuneBudget, TuningLoop, TuningTask
 from pruner.search.offline.recorded_space import RecordedMeasurer
 from pruner.search.policy import Policy
+from pruner.search.space import Candidate, History
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

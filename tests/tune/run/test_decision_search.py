@@ -8,8 +8,8 @@ import pytest
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
-from pruner.search.history import Candidate, History
 from pruner.search.policy import RandomDraws
+from pruner.search.space import Candidate, History
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched.space import BatchedSpace

@@ -39,7 +39,7 @@ from pruner.models.judging.metrics import ScoredTask
 from pruner.models.proposals.proposal_fit import ProposalRecipe, fit_proposals, mean_loss
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
 from pruner.search.offline.comparison import bootstrap_interval
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.propose_lm import Proposer
 from pruner.study.grid import Job, results
 

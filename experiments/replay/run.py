@@ -26,8 +26,7 @@ from pruner.models.networks.pacm import PaCM
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.offline.comparison import Reach, first_reach, restricted_mean, sign_flip_p
 from pruner.search.offline.recorded import RecordedModel, RecordedTask, recorded_task, table
-from pruner.search.offline.recorded_run import Curve, run_session
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer
+from pruner.search.offline.recorded_run import Clock, Curve, RecordedMeasurer, run_session
 from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomDraws, RoundSettings
 
 HERE = Path(__file__).resolve().parent

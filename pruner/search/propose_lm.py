@@ -22,7 +22,7 @@ from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
 from pruner.search.explorer import NoneFound
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, accepted, fresh
 from pruner.search.space import History, SearchSpace
 

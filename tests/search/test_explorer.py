@@ -6,8 +6,7 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore, select
 from pruner.search.offline.recorded import table
-from pruner.search.offline.recorded_run import run_session
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
+from pruner.search.offline.recorded_run import Clock, RecordedMeasurer, RecordedSpace, run_session
 from pruner.search.policy import (
     DraftThenVerify,
     RandomDraws,

@@ -10,8 +10,7 @@ from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import encode
 from pruner.models.proposals.proposal_fit import ProposalRecipe, TaskSequences, fit_proposals
 from pruner.search.explorer import ExplorerSettings, NoneFound
-from pruner.search.offline.recorded_run import run_session
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
+from pruner.search.offline.recorded_run import Clock, RecordedMeasurer, RecordedSpace, run_session
 from pruner.search.policy import RandomDraws, RoundSettings
 from pruner.search.propose_lm import ProposeLmSettings, Proposer
 from pruner.search.space import History

@@ -20,8 +20,7 @@ from pruner.models.programs.scaler import Center
 from pruner.models.ranker import Ranker
 from pruner.search.decision_search import decision_search
 from pruner.search.offline.recorded import RecordedModel, RecordedTask, table
-from pruner.search.offline.recorded_run import Curve, run_tasks
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer
+from pruner.search.offline.recorded_run import Clock, Curve, RecordedMeasurer, run_tasks
 from pruner.search.policy import PolicySettings, RandomDraws, RoundSettings
 
 _DRAWS = 512  # of random search, at once

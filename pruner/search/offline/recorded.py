@@ -20,7 +20,7 @@ from pruner.models.programs.scaler import Center
 from pruner.program.replay import Definitions, find_definition
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.policy import State
 from pruner.search.space import History
 

@@ -22,8 +22,7 @@ from pruner.search.offline.adaptation_run import (
 )
 from pruner.search.offline.comparison import sign_flip_p
 from pruner.search.offline.recorded import RecordedTask
-from pruner.search.offline.recorded_run import Curve
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import Curve, RecordedSpace
 from pruner.search.policy import RoundSettings
 from tests.models import synthetic
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.search.offline.recorded_run import run_tasks
-from pruner.search.offline.recorded_space import Clock
+from pruner.search.offline.recorded_run import Clock, run_tasks
 from pruner.search.space import Candidate
 
 

@@ -15,7 +15,7 @@ from pruner.search.construct import ConstructSettings
 from pruner.search.decision_search import decision_search
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.gradient import DescentSettings
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.propose_lm import ProposeLmSettings, Proposer
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases

@@ -17,9 +17,13 @@ from torch import Tensor, nn
 
 from pruner.errors import DataError
 from pruner.features.primitives import NUM_COLUMNS
-from pruner.models.collectives import processes
 from pruner.models.model import RankingNetwork
-from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer, dense_layers
+from pruner.models.networks.layers import (
+    MaskedSelfAttention,
+    ResidualLayer,
+    dense_layers,
+    processes,
+)
 from pruner.models.programs.batch import ProgramBatch
 
 ENCODER = (64, 128, 256, 256)

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pruner.data.frozen import Side
 from pruner.errors import DataError
-from pruner.models.collectives import joined
 from pruner.models.judging.judge import ranking_metrics
+from pruner.models.networks.layers import joined
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.loading import Loader, Share
 from pruner.models.programs.program_table import ProgramTable

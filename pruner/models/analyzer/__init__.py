@@ -2,10 +2,9 @@
 
 * `analyzer`: the entry point: scores of step lists or loop nests
 * `choice`: form, ablation and calibration as a user sets them
-* `paper`: GPUs, the paper's form
+* `paper`: GPUs, the forms of the paper and of its release
 * `hardware`: GPUs, the form with the physics of measured programs
 * `tensor`: GPUs, programs on tensor cores
-* `official`: GPUs, the release's form
 * `cpu`: CPUs
 * `switches`: terms to leave out; the terms of the hardware form, also on tensor cores
 * `constants`: rates of the hardware form

@@ -19,8 +19,12 @@ from pruner.features.symbols.symbol_table import PerProgram, PerStatement, Symbo
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
 from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
 from pruner.models.analyzer.hardware import hardware_latency_s
-from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
-from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
+from pruner.models.analyzer.paper import (
+    OfficialSwitches,
+    PaperSwitches,
+    official_latency_ms,
+    paper_latency_s,
+)
 from pruner.models.analyzer.switches import HardwareSwitches, Switches
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests

@@ -16,8 +16,12 @@ from pruner.models.analyzer.columns import DRAFT_COLUMNS, NUM_DRAFT_COLUMNS, SCO
 from pruner.models.analyzer.constants import GpuRates, load_constants
 from pruner.models.analyzer.cpu import CpuSwitches
 from pruner.models.analyzer.hardware import hardware_latency_s
-from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
-from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
+from pruner.models.analyzer.paper import (
+    OfficialSwitches,
+    PaperSwitches,
+    official_latency_ms,
+    paper_latency_s,
+)
 from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated, sample_programs
 from pruner.models.analyzer.switches import HardwareSwitches
 from pruner.paths import conf_folder

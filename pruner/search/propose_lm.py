@@ -3,7 +3,7 @@
 From the source (Zhai et al.): an autoregressive model draws the decisions behind a description of
 operator and device, and learns from fast programs of other tasks. Differences: a small recurrent
 network describes options by numbers instead of words; it begins as the sampling of MetaSchedule and
-learns the difference, also from slow programs (:mod:`pruner.models.proposals.proposal_fit`); the
+learns the difference, also from slow programs (experiments/proposals/fit.py); the
 most likely of the drawn programs are measured, and a run does not train it further.
 """
 

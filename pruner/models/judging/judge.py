@@ -243,16 +243,6 @@ def expected_ratio(task: ScoredTask, kept: int) -> float:
     return float(probability @ (task.best_s / np.sort(task.latency_s)))
 
 
-def unreached(num: int, good: int, trials: int) -> Float[np.ndarray, " trial"]:
-    """Probability [0 .. trials] that so many random programs miss all `good` programs.
-
-    Of `num`, without repetition; the sum of all but the last is the mean trials to a good one.
-    """
-    drawn = np.arange(trials)
-    missed = np.clip(num - good - drawn, 0, None) / np.maximum(num - drawn, 1)
-    return np.concatenate([[1.0], np.cumprod(missed)])
-
-
 def random_ratio(
     tasks: Sequence[ScoredTask],
     kept: Sequence[int],

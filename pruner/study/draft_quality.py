@@ -276,7 +276,7 @@ def _forms(
         ScoredTask(name=t.name, latency_s=t.latency_s, score=-t.latency_s) for t in tasks
     ]
     for form in forms:
-        own = terms(form, type(hardware.device)).names() if table.terms else ()
+        own = tuple(terms(form, type(hardware.device))) if table.terms else ()
         for term, name in (*GROUPS.items(), *zip(own, own, strict=True)):
             ablated = replace(hardware, form=form, without=term)
             scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]

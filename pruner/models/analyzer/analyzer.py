@@ -17,15 +17,17 @@ from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.symbol_table import PerProgram, PerStatement, Symbols
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
-from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
+from pruner.models.analyzer.cpu import CpuRates, cpu_latency_s
 from pruner.models.analyzer.hardware import hardware_latency_s
-from pruner.models.analyzer.paper import (
-    OfficialSwitches,
-    PaperSwitches,
-    official_latency_ms,
-    paper_latency_s,
+from pruner.models.analyzer.paper import official_latency_ms, paper_latency_s
+from pruner.models.analyzer.switches import (
+    CPU_TERMS,
+    HARDWARE_TERMS,
+    OFFICIAL_TERMS,
+    PAPER_TERMS,
+    Terms,
+    without,
 )
-from pruner.models.analyzer.switches import HardwareSwitches, Switches
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests
 from pruner.program.replay import Definition, replay
@@ -33,10 +35,10 @@ from pruner.program.replay import Definition, replay
 Formula = Literal["paper", "hardware"]
 AnyFormula = Literal["official"] | Formula
 FORMULAS = ("official", *get_args(Formula))
-GPU_TERMS: Mapping[AnyFormula, type[Switches]] = {
-    "official": OfficialSwitches,
-    "paper": PaperSwitches,
-    "hardware": HardwareSwitches,
+_GPU_TERMS: Mapping[AnyFormula, Terms] = {
+    "official": OFFICIAL_TERMS,
+    "paper": PAPER_TERMS,
+    "hardware": HARDWARE_TERMS,
 }
 # amounts [.., program], and the largest amount allowed
 Limits = Sequence[tuple[PerProgram | PerStatement, float]]
@@ -44,9 +46,9 @@ _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
 
 
-def terms(form: AnyFormula, device: type[Device]) -> type[Switches]:
+def terms(form: AnyFormula, device: type[Device]) -> Terms:
     """The terms of a form on a kind of device."""
-    return CpuSwitches if issubclass(device, CpuDevice) else GPU_TERMS[form]
+    return CPU_TERMS if issubclass(device, CpuDevice) else _GPU_TERMS[form]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +63,10 @@ class Analyzer(ABC):
     device: Device
     form: AnyFormula = "hardware"
     without: str | None = None
+
+    @property
+    def _terms(self) -> frozenset[str]:
+        return without(terms(self.form, type(self.device)), self.without)
 
     @abstractmethod
     def score_nests(self, nests: LoopNests) -> Scores:
@@ -113,13 +119,11 @@ class SymbolAnalyzer(Analyzer):
         """Predicted seconds [program]."""
         device, constants = self.device, self.constants
         if isinstance(device, CpuDevice):
-            cpu_terms = CpuSwitches.without(self.without)
-            return cpu_latency_s(symbols, device, constants.rates, cpu_terms)
+            return cpu_latency_s(symbols, device, constants.rates, self._terms)
         assert isinstance(device, GpuDevice), device
         if self.form == "paper":
-            return paper_latency_s(symbols, device, PaperSwitches.without(self.without))
-        gpu_terms = HardwareSwitches.without(self.without)
-        return hardware_latency_s(symbols, device, constants, gpu_terms)
+            return paper_latency_s(symbols, device, self._terms)
+        return hardware_latency_s(symbols, device, constants, self._terms)
 
     def limits(self, symbols: Symbols) -> Limits:
         """Amounts [.., program] that the device limits, and the largest amount allowed."""
@@ -180,9 +184,8 @@ class ReleasedAnalyzer(Analyzer):
         return np.where(fits, self._unlimited(nests), -np.inf)
 
     def _unlimited(self, nests: LoopNests) -> Scores:
-        switches = OfficialSwitches.without(self.without)
         symbols = official_symbols(nests, analyse([nests])[0])
-        return -np.log(official_latency_ms(symbols, self.device, switches))
+        return -np.log(official_latency_ms(symbols, self.device, self._terms))
 
 
 @overload

@@ -17,13 +17,14 @@ counts them [Stengel et al., 2015, section 2]; device numbers from the platform 
 ``seconds = sum over statements of (core cycles / clock) / (cores * balance) + bytes / bandwidth``.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import PerStatement, Symbols
-from pruner.models.analyzer.switches import Switches
+from pruner.models.analyzer.switches import CPU_TERMS
 from pruner.program.device import CpuDevice
 
 _FLOAT32_BYTES = 4.0
@@ -52,56 +53,44 @@ class CpuRates:
     region_us: float = 10.0  # opening a parallel region, microseconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuSwitches(Switches):
-    """Terms by group: ``_c`` of compute, ``_m`` of memory."""
-
-    lanes_c: bool = True
-    issue_c: bool = True
-    chain_c: bool = True
-    choice_c: bool = True
-    balance_c: bool = True
-    register_m: bool = True
-    cache_m: bool = True
-
-
 def cpu_latency_s(
-    symbols: Symbols, device: CpuDevice, rates: CpuRates, switches: CpuSwitches | None = None
+    symbols: Symbols, device: CpuDevice, rates: CpuRates, on: Collection[str] = CPU_TERMS
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs."""
-    on = switches or CpuSwitches()
     cycles = _core_cycles(symbols, device, rates, on)
-    levels = ("l1_traffic", "l2_traffic") if on.cache_m else ("unique", "unique")
+    levels = ("l1_traffic", "l2_traffic") if "cache_m" in on else ("unique", "unique")
     transfer = symbols[levels[0]] / rates.l1_bytes + symbols[levels[1]] / rates.l2_bytes
     share = symbols["balance"] * device.num_cores
     # Without the term a parallel program counts as perfectly balanced, a serial one as one core.
-    if not on.balance_c:
+    if "balance_c" not in on:
         share = np.where(symbols["parallel"] > 1, float(device.num_cores), 1.0)
     seconds = (cycles + transfer) / device.clock_hz / share
     # Without cache terms every byte moves once, the least possible traffic.
-    bytes_ = symbols["l3_traffic"] if on.cache_m else symbols["unique"]
+    bytes_ = symbols["l3_traffic"] if "cache_m" in on else symbols["unique"]
     seconds = seconds + bytes_ / (device.dram_bytes_per_s * rates.dram)
-    if on.balance_c:
+    if "balance_c" in on:
         seconds = seconds + symbols["regions"] * rates.region_us * 1e-6
     return seconds.sum(axis=0)
 
 
-def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) -> PerStatement:
+def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: Collection[str]) -> PerStatement:
     width = device.simd_bytes / _FLOAT32_BYTES  # lanes that flops_per_cycle_per_core counts
-    lanes = s["lanes"] if on.lanes_c else np.full_like(s["lanes"], width)
+    lanes = s["lanes"] if "lanes_c" in on else np.full_like(s["lanes"], width)
     peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
     units = [s["comp_count"] / peak * np.where(s["automatic"] > 0, c.automatic, 1.0)]
-    out_of_registers = _out_of_registers(s, device, c) if on.register_m else np.zeros_like(lanes)
+    out_of_registers = np.zeros_like(lanes)
+    if "register_m" in on:
+        out_of_registers = _out_of_registers(s, device, c)
     stores = s["vector_stores"] + s["scalar_stores"]
     again = stores / s["held"] * out_of_registers
-    if on.issue_c:
+    if "issue_c" in on:
         loads, kept = s["vector_loads"] + s["scalar_loads"] + again, stores / s["steps"] + again
         operations = s["iterations"] / s["lanes"]
         # The compiler unrolls small tiles by itself, whatever the schedule's pragma is.
         body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
         units += [loads * c.load, kept * c.store]
         units.append((operations * (1 + c.loop_instructions / body) + loads + kept) / c.issue)
-    if on.chain_c:
+    if "chain_c" in on:
         latency = c.chain + out_of_registers / s["held"] * c.forward
         waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency
         # Out-of-order execution starts the next tile while this one's short chain still waits.
@@ -111,7 +100,7 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     # maximum.
     busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
     out = busy + s["special"] * c.special
-    if on.choice_c:
+    if "choice_c" in on:
         out = out + s["choices"] / s["lanes"] * c.choice
     return out
 

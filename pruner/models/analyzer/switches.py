@@ -1,49 +1,34 @@
-"""Terms of an analyzer form as switches for ablations."""
+"""Terms of the analyzer's forms, by name, which ablations leave out."""
 
-from dataclasses import dataclass, fields
-from typing import Self
+from collections.abc import Mapping
 
 from pruner.errors import PrunerError
 
 GROUPS = {"c": "compute", "m": "memory"}
+Terms = Mapping[str, str | None]  # name of a term, and its group
 
 
-class Switches:
-    """Base of dataclasses of flags: ``_c`` terms of compute, ``_m`` of memory."""
-
-    __slots__ = ()
-
-    @classmethod
-    def names(cls) -> tuple[str, ...]:
-        """Names of all terms."""
-        return tuple(field.name for field in fields(cls))  # type: ignore[arg-type]
-
-    @classmethod
-    def group(cls, name: str) -> tuple[str, ...]:
-        """Terms of the group ``c`` or ``m``."""
-        return tuple(term for term in cls.names() if term.endswith(f"_{name}"))
-
-    @classmethod
-    def without(cls, name: str | None) -> Self:
-        """All terms except a group or a term; raises `PrunerError` for an unknown name."""
-        if name is None:
-            return cls()
-        left_out = cls.group(name) if name in GROUPS else (name,)
-        if not set(left_out) <= set(cls.names()):
-            known = ", ".join((*GROUPS, *cls.names()))
-            raise PrunerError(f"model.without={name} is unknown; known: {known}")
-        return cls(**{term: term not in left_out for term in cls.names()})
+def _terms(*names: str) -> Terms:
+    return {name: name[-1] for name in names}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareSwitches(Switches):
-    """Terms of the hardware form on GPUs: ``_c`` of compute, ``_m`` of memory."""
+HARDWARE_TERMS = _terms(  # on GPUs, also on tensor cores
+    "issue_c", "wave_c", "rolled_c", "latency_c", "spill_m", "occupancy_m", "transaction_m",
+    "cache_m",
+)  # fmt: skip
+CPU_TERMS = _terms(
+    "lanes_c", "issue_c", "chain_c", "choice_c", "balance_c", "register_m", "cache_m"
+)  # fmt: skip
+# The ablations of Table 10.
+PAPER_TERMS = _terms("reuse_c", "warp_c", "wave_c", "registers_m", "shared_m", "transaction_m")
+# Blocks against multiprocessors, threads against whole warps; "m" is the paper's P_l0,m.
+OFFICIAL_TERMS: Terms = {"wave": "c", "warp": "c", "registers": "m", "reuse": "c", "memory": None}
 
-    issue_c: bool = True
-    wave_c: bool = True
-    rolled_c: bool = True
-    latency_c: bool = True
-    spill_m: bool = True
-    occupancy_m: bool = True
-    transaction_m: bool = True
-    cache_m: bool = True
+
+def without(terms: Terms, name: str | None) -> frozenset[str]:
+    """All terms except a group or a term; raises `PrunerError` for an unknown name."""
+    left_out = {term for term, group in terms.items() if name and name in (term, group)}
+    if name is not None and not left_out:
+        known = ", ".join((*GROUPS, *terms))
+        raise PrunerError(f"model.without={name} is unknown; known: {known}")
+    return frozenset(terms) - left_out

@@ -14,13 +14,14 @@ The constants are of the hardware (CUDA C++ Programming Guide, white papers) or 
 is fitted to measured programs, for there are none in the released records.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
-from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.models.analyzer.switches import HARDWARE_TERMS
 from pruner.program.device import GpuDevice
 from pruner.program.nests import ACCUMULATORS, OPERAND_FRAGMENTS, SHARED, Scope
 
@@ -53,10 +54,10 @@ _DEFAULT_SPEEDUP = 8.0  # of matrix units over lanes, for a device without a giv
 def tensor_latency_s(
     symbols: Symbols,
     device: GpuDevice,
-    switches: HardwareSwitches | None = None,
+    on: Collection[str] = HARDWARE_TERMS,
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs that accumulate in fragments."""
-    return _OnTensorCores(symbols, device, switches or HardwareSwitches()).seconds()
+    return _OnTensorCores(symbols, device, on).seconds()
 
 
 def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
@@ -71,7 +72,7 @@ def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
 class _OnTensorCores:
     """A kernel: fetch operands, load fragments, multiply, store results through shared memory."""
 
-    def __init__(self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches) -> None:
+    def __init__(self, symbols: Symbols, device: GpuDevice, on: Collection[str]) -> None:
         self._s, self._device, self._on, self._c = symbols, device, on, TensorRates()
         scopes = symbols.scopes
         self._main = next(i for i, scope in enumerate(scopes) if scope in ACCUMULATORS)
@@ -87,7 +88,7 @@ class _OnTensorCores:
         """Seconds [program]: the slowest of multiprocessors, cache and memory."""
         c, device = self._c, self._device
         rounds = self._blocks / device.num_sms
-        if self._on.wave_c:
+        if "wave_c" in self._on:
             rounds = np.ceil(rounds)
         # Resident blocks take turns: each block's waiting is hidden by the work of the others.
         at_once = np.maximum(np.minimum(self._resident(), rounds), 1)
@@ -108,7 +109,7 @@ class _OnTensorCores:
 
     def _busy_cycles(self) -> PerProgram:
         s, c, device = self._s, self._c, self._device
-        if not self._on.issue_c:
+        if "issue_c" not in self._on:
             return self._product_cycles()
         moved = s["shared_loads"] * self._bytes * self._threads
         feeding = moved[self._operands].sum(axis=0) / c.shared_bytes_per_cycle
@@ -117,7 +118,7 @@ class _OnTensorCores:
         issued = (requests * each).sum(axis=0) * self._warps
         issued = issued / device.schedulers_per_sm
         busy = [self._product_cycles(), feeding, issued]
-        if self._on.transaction_m:
+        if "transaction_m" in self._on:
             busy.append((requests * s["lines"]).sum(axis=0) * self._warps)
         return self._norm(*busy)
 
@@ -137,7 +138,7 @@ class _OnTensorCores:
         # A warp feeds one scheduler's matrix unit: a block with few warps leaves the others idle.
         units = np.minimum(self._warps, self._device.schedulers_per_sm)
         products = self._product_cycles() * self._device.schedulers_per_sm / units
-        if not self._on.latency_c:
+        if "latency_c" not in self._on:
             return products
         copies = self._passes(self._fetches) * c.step_cycles
         loads = self._passes(self._operands) * c.product_cycles
@@ -166,7 +167,7 @@ class _OnTensorCores:
 
     def _resident(self) -> PerProgram:
         device = self._device
-        if not self._on.occupancy_m:
+        if "occupancy_m" not in self._on:
             return np.ones_like(self._threads)
         used = np.minimum(self._registers(), self._register_limit()) * self._threads
         limit = np.minimum(
@@ -180,10 +181,10 @@ class _OnTensorCores:
     def _slowdown(self) -> PerProgram:
         """Slow-down of fragments that do not stay in registers."""
         c, out = self._c, np.ones_like(self._threads)
-        if self._on.spill_m:
+        if "spill_m" in self._on:
             over = self._registers() / self._register_limit() - 1
             out = out + c.spill * np.clip(over / _SPILL_RAMP, 0, 1)
-        if not self._on.rolled_c:
+        if "rolled_c" not in self._on:
             return out
         warp, results = self._device.warp_size, _RESULTS[Scope(self._s.scopes[self._main])]
         tiles = self._s["accumulators"][self._main] * warp / results
@@ -195,6 +196,6 @@ class _OnTensorCores:
         s, bandwidth = self._s, self._device.dram_bytes_per_s
         moved = (s["issued"] * s["global_bytes"]).sum(axis=0)
         unique = (s["unique"] * s["global_bytes"]).sum(axis=0)
-        if not self._on.cache_m:
+        if "cache_m" not in self._on:
             return moved / bandwidth, unique / bandwidth
         return moved / (self._c.cached_bandwidth * bandwidth), unique / bandwidth

@@ -23,7 +23,7 @@ from pruner.features.symbols.symbol_table import PerProgram, Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
 from pruner.program.device import CpuDevice, Device
 from pruner.search.explorer import NoneFound, ScoreFunction
-from pruner.search.failures import AvoidFailures
+from pruner.search.failures import FailureModel
 from pruner.search.policy import NO_KEYS, Policy, PolicySettings, State, accepted, fresh
 from pruner.search.space import History, RowKeys, unique_rows
 
@@ -137,9 +137,9 @@ class ConstructPolicy(Policy):
         seen = np.concatenate([history.keys, pending])
         rest = fresh(history.space, self._order, seen, len(self._order))
         chosen = _first_accepted(self._draft, rest, num)
-        if not len(chosen) and isinstance(self._draft, AvoidFailures):
+        if not len(chosen) and isinstance(self._draft, FailureModel):
             # Constructed programs are neighbours, so that after many failures all look bad.
-            risk = self._draft.failure_model.probability(rest)
+            risk = self._draft.probability(rest)
             chosen = _first_accepted(self._draft.score, rest[np.argsort(risk, kind="stable")], num)
         if not len(chosen):
             raise NoneFound(

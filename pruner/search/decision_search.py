@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions
 from pruner.errors import DataError
 from pruner.search.explorer import NoneFound, ScoreFunction
-from pruner.search.failures import AvoidFailures, FailureModel
+from pruner.search.failures import FailureModel
 from pruner.search.policy import Policy, PolicySettings, State
 from pruner.search.space import Candidate, History, SearchSpace
 
@@ -225,5 +225,5 @@ def decision_search(
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     if draft is not None:
         # Around the draft: every policy that respects its minus infinity avoids failures.
-        draft = AvoidFailures(draft, FailureModel(history, space.affordable))
+        draft = FailureModel(history, draft, space.affordable)
     return DecisionSearch(space, policy.make(space, draft, learner, rng), history, learner)

@@ -6,8 +6,6 @@ products of tile sizes) and by its value (a single location or vector width may 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,10 +25,13 @@ _STEPS = 50
 
 
 class FailureModel:
-    """Predict which programs of a task fail, for each design space by itself."""
+    """A score function that avoids programs that probably fail, learned by design space."""
 
-    def __init__(self, history: History, affordable: int | None = None) -> None:
+    def __init__(
+        self, history: History, score: ScoreFunction, affordable: int | None = None
+    ) -> None:
         """`history`: that of the task, read again at every fit; `affordable`: of its space."""
+        self.score = score
         self._num_reference = min(_REFERENCE, affordable or _REFERENCE)
         self._history, self._fitted = history, 0  # _fitted: programs of the history at the last fit
         self._models: dict[int, _Logistic] = {}
@@ -65,8 +66,9 @@ class FailureModel:
             out[mine] = model.probability(decisions[mine])
         return out
 
-    def avoid(self, decisions: Decisions, scores: Scores) -> Scores:
-        """Lower the scores of probable failures; the least probable quarter keeps its own."""
+    def __call__(self, decisions: Decisions) -> Scores:
+        """Scores [N]; minus infinity for probable failures, save the least probable quarter."""
+        scores = self.score(decisions)
         if not self.failures:
             return scores
         self._fit()
@@ -85,18 +87,6 @@ class FailureModel:
         risk = self.probability(self._reference[new] if new.any() else self._reference)
         # The quantile raises the limit where nearly everything fails, so that the search can go on.
         return max(_LIKELY, float(np.quantile(risk, _LEFT)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AvoidFailures:
-    """A score function that is minus infinity for probable failures."""
-
-    score: ScoreFunction
-    failure_model: FailureModel
-
-    def __call__(self, decisions: Decisions) -> Scores:
-        """Scores [N]; minus infinity for illegal programs and probable failures."""
-        return self.failure_model.avoid(decisions, self.score(decisions))
 
 
 class _Logistic:

@@ -76,7 +76,7 @@ TEACH = [
 )
 def test_kinds_that_teach(error, teaches):
     search = search_of(Space())
-    failure_model = FailureModel(search.history)
+    failure_model = FailureModel(search.history, len)
     candidate = Candidate(space=0, decisions=np.array([4, 2]), schedule=None)
     search.observe([candidate], [Outcome(error=error, costs_s=() if error else (1.0,))])
     assert failure_model.failures == int(teaches)
@@ -108,7 +108,7 @@ def test_what_tvm_refuses_teaches_too():
     search = search_of(space, Proposing())
     assert search.propose(1) == []
     assert space.forgotten  # nothing of a proposal is kept for the next
-    assert search.refused == FailureModel(search.history).failures > 0
+    assert search.refused == FailureModel(search.history, len).failures > 0
 
 
 class Willing(Space):

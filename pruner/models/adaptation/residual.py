@@ -33,8 +33,7 @@ class CorrectedNetwork(RankingNetwork):
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
         """Sum of both scores [program]."""
-        total: Tensor = self.base(batch) + self.correction(batch)
-        return total
+        return self.base(batch) + self.correction(batch)
 
 
 def small_correction() -> TenSetMLP:

@@ -98,8 +98,7 @@ class _OnTensorCores:
 
     def _norm(self, *parts: PerProgram) -> PerProgram:
         total = sum((part**self._c.overlap for part in parts), np.zeros_like(self._threads))
-        joined: PerProgram = total ** (1 / self._c.overlap)
-        return joined
+        return total ** (1 / self._c.overlap)
 
     def _product_cycles(self) -> PerProgram:
         """Cycles of a multiprocessor's matrix units for one block."""
@@ -147,8 +146,7 @@ class _OnTensorCores:
         return c.step_cycles + np.maximum(np.maximum(copies / ahead, loads), products)
 
     def _passes(self, statements: list[int]) -> PerProgram:
-        passes: PerProgram = self._s["passes"][statements].max(axis=0)
-        return passes
+        return self._s["passes"][statements].max(axis=0)
 
     def _registers(self) -> PerProgram:
         """Registers of one thread; ``_HOLDERS`` of the symbols has the holders of an element."""

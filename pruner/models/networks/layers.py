@@ -32,8 +32,7 @@ def summed(values: Tensor) -> Tensor:
     the mean of the gradients (which torch's DDP takes) is the gradient of a single process with all
     data.
     """
-    total: Tensor = _Sum.apply(values)
-    return total
+    return _Sum.apply(values)
 
 
 def joined(values: Float[Tensor, " share"], first: int, total: int) -> Float[Tensor, " program"]:
@@ -54,8 +53,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
-        total: Tensor = _Sum.apply(gradient)
-        return total
+        return _Sum.apply(gradient)
 
 
 def segment_sum(

@@ -225,8 +225,7 @@ class CompleteFiles(TorchCheckpointIO):
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
         """Read a checkpoint, on the CPU."""
-        content: dict[str, Any] = load_content(Path(path))
-        return content
+        return load_content(Path(path))
 
 
 @contextmanager

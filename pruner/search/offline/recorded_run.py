@@ -176,8 +176,7 @@ class _Records:
         self, candidates: Sequence[Candidate], arguments: Any, known_s: Callable[[], float]
     ) -> NDArray[np.float64]:
         rows = np.array([[one.space, *one.decisions] for one in candidates], np.int64)
-        found: NDArray[np.float64] = arguments.measure(rows)
-        return found
+        return arguments.measure(rows)
 
     def cancel(self, batch: Any) -> None:
         """Nothing is built."""

@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -78,14 +78,6 @@ log = logging.getLogger(__name__)
 _ROUNDS = 8  # of draws, until there are enough programs that the target accepts
 
 
-@runtime_checkable
-class TokenSpaces(Protocol):
-    """A task whose design spaces, numbered by column 0 of a vector, have tokens."""
-
-    def token_spaces(self) -> list[TokenSpace | None]:
-        """The tokens of each design space; None without tokens."""
-
-
 @cache
 def proposal_model(weights: str | None) -> ProposalModel:
     """Read weights once (None: the project's); raise `PrunerError` without such a file."""
@@ -98,7 +90,8 @@ class Proposer:
     def __init__(self, space: SearchSpace, model: ProposalModel) -> None:
         """Read the tokens of the spaces; report the spaces without trained tokens."""
         self._space, self._model = space, model
-        self._spaces = space.token_spaces() if isinstance(space, TokenSpaces) else [None]
+        tokens = getattr(space, "token_spaces", None)
+        self._spaces: list[TokenSpace | None] = tokens() if tokens else [None]
         strange = sum(not model.fits(one) for one in self._spaces)
         self.falls_back = strange == len(self._spaces)
         if strange:

@@ -47,7 +47,10 @@ _LEVEL = 1  # features repeat themselves: a thirtieth of the size, faster than w
 
 
 class FeatureCache:
-    """Entries ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``, one a file and settings."""
+    """Entries ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``, one a file and settings.
+
+    `content` is a digest of a record file, made before reading it.
+    """
 
     def __init__(self, folder: Path, root: RecordRoot, spec: ReadSpec) -> None:
         self.folder = folder
@@ -68,11 +71,6 @@ class FeatureCache:
         place = json.dumps([str(file.path.resolve()), self._settings], sort_keys=True)
         name = f"{file.task}-{sha256(place.encode()).hexdigest()[:16]}.npz.zst"
         return self.folder / file.platform / name
-
-    @staticmethod
-    def content(file: TaskFile) -> str:
-        """A digest of a record file's content for the other methods, made before reading."""
-        return digest_of([file.path])
 
     def _key(self, file: TaskFile, content: str) -> str:
         """A digest of all that an entry depends on."""

@@ -193,7 +193,10 @@ def fit(
     with cpu_threads(recipe.num_threads):
         sides = _sides(recipe, programs, split)
         began = time.perf_counter()
-        model = build_network(recipe.model, recipe.seed) if start is None else start.network()
+        if start is None:
+            model = build_network(recipe.model, recipe.seed)
+        else:  # in training mode, which Lightning leaves as it is
+            model = deepcopy(start.ranker.network).train()
         info = _info(recipe, programs, sides, config or {}, start)
         if isinstance(model, TreeRanker):
             fitted = _fit_trees(recipe, programs, sides, model, info, folder, grown)
@@ -266,7 +269,9 @@ def _fit_network(
     """Fit a network; `options` are further arguments of `fit_network`."""
     store = programs.relative() if recipe.relative else programs
     fresh = store.fit_scaler(sides["train"], recipe.scale)
-    scaler = fresh if start is None else start.scaler(fresh)
+    scaler = fresh
+    if start is not None and start.scaling == "keep":
+        scaler = deepcopy(start.ranker.scaler).train()
     ranker = NeuralRanker(network, scaler, relative=recipe.relative)
     module = RankingModule(ranker, recipe, store, sides)
     throughput = Throughput()

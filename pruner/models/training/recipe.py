@@ -1,7 +1,6 @@
 """The options that determine the result of a training, and a model to continue."""
 
 from collections.abc import Callable, Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -15,10 +14,8 @@ from pruner.data.splits import TaskSplit
 from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
-from pruner.models.model import RankingNetwork
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.program_table import ProgramTable
-from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelFactory
 from pruner.models.training.losses import LambdaRank, RankingLoss
@@ -130,14 +127,6 @@ class Start:
                 f"the checkpoint learned with {wanted} dataflow rows, these programs have "
                 f"{programs.num_dataflow_rows}; features.dataflow={self.info.dataflow} makes them"
             )
-
-    def network(self) -> RankingNetwork:
-        """A copy of the network in training mode, which Lightning leaves as it is."""
-        return deepcopy(self.ranker.network).train()
-
-    def scaler(self, fresh: ColumnScaler) -> ColumnScaler:
-        """The normalisation of the fit; `fresh` has the new programs' statistics."""
-        return deepcopy(self.ranker.scaler).train() if self.scaling == "keep" else fresh
 
     def unseen(self, split: TaskSplit) -> TaskSplit:
         """The split without test tasks whose work the model has seen.

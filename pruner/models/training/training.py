@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 from jaxtyping import Int
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, LambdaCallback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
@@ -98,18 +98,6 @@ class KeepBest(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
-
-
-class StopAfter(Callback):
-    """Stop after epoch number `epochs`, like a killed process."""
-
-    def __init__(self, epochs: int) -> None:
-        self.epochs = epochs
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop the trainer once enough epochs are done."""
-        if trainer.current_epoch + 1 >= self.epochs:
-            trainer.should_stop = True
 
 
 class StopFlat(Callback):
@@ -285,11 +273,6 @@ class Resumed(NamedTuple):
     epochs: int
     flat: bool
 
-    @property
-    def limits(self) -> dict[str, int]:
-        """Options of the trainer: a fit that patience ended has no epoch left."""
-        return {"max_epochs": self.epochs} if self.flat else {}
-
 
 def _resumed(path: Path, module: RankingModule) -> Resumed | None:
     """The state to continue from, or None; raises DataError if damaged."""
@@ -385,15 +368,27 @@ def fit_network(
     every_epoch.FILE_EXTENSION = SUFFIX
     flat = [] if recipe.patience is None else [StopFlat(recipe.patience)]
     averaged = [LastEpochs(recipe.average_epochs)] if recipe.average_epochs else []
-    stop = [*flat, *([] if stop_after is None else [StopAfter(stop_after)])]
+
+    def stop(trainer: pl.Trainer, _: pl.LightningModule) -> None:  # like a killed process
+        if stop_after is not None and trainer.current_epoch + 1 >= stop_after:
+            trainer.should_stop = True
+
     resumed = _resumed(folder / LAST, module)
     with quiet_lightning(), ctrl_c_passes(), flushed_denormals():
         trainer = make_trainer(
             recipe,
-            callbacks=[*process.active(callbacks), keep, *averaged, every_epoch, *stop],
+            callbacks=[
+                *process.active(callbacks),
+                keep,
+                *averaged,
+                every_epoch,
+                *flat,
+                LambdaCallback(on_train_epoch_end=stop),
+            ],
             logger=process.active(loggers) or False,
             plugins=[CompleteFiles(), *process.plugins],
-            **(resumed.limits if resumed else {}),
+            # A fit that patience ended has no epoch left.
+            **({"max_epochs": resumed.epochs} if resumed and resumed.flat else {}),
         )
         if goes_on and resumed is None:
             _consider(keep, GIVEN, module, process)

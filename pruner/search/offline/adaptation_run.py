@@ -19,7 +19,7 @@ from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import Center
 from pruner.models.ranker import Ranker
 from pruner.search.decision_search import decision_search
-from pruner.search.offline.recorded import RecordedModel, RecordedTask, table
+from pruner.search.offline.recorded import RecordedLearner, RecordedModel, RecordedTask, table
 from pruner.search.offline.recorded_run import Clock, Curve, RecordedMeasurer, run_tasks
 from pruner.search.policy import PolicySettings, RandomDraws, RoundSettings
 
@@ -69,7 +69,7 @@ def tune(
         chosen: PolicySettings = RandomDraws(draws=_DRAWS)
         draft = learner = None
         if model is not None:
-            learner = model.learner(number)
+            learner = RecordedLearner(model, number)
             rounds = settings if pool.draft is not None else without_draft(settings)
             if pool.draft is not None and rounds.draft is not None:
                 draft = table(pool.space, pool.draft)

@@ -180,7 +180,6 @@ class ConstructSettings(PolicySettings):
     policy: ClassVar = ConstructPolicy
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
         if min(self.beam, self.keep) < 1:
             raise PrunerError("policy.beam and policy.keep must be at least 1")
 

@@ -41,7 +41,6 @@ class ExplorerSettings:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
         if min(self.population, self.keep) < 1 or self.generations < 0:
             raise PrunerError("explorer: population and keep must be at least 1, generations 0")
         if not 0 <= self.mutation_probability <= 1:

@@ -105,7 +105,6 @@ class DescentSettings(RoundSettings):
     policy: ClassVar = GradientPolicy
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
         RoundSettings.__post_init__(self)
         if min(self.starts - 1, self.anchors, self.steps, self.moves) < 1:
             raise PrunerError(

@@ -40,7 +40,6 @@ class TuneBudget:
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for numbers out of range."""
         if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
             raise PrunerError(
                 "budget: trials and batch must be at least 1, seconds above 0 or null"

@@ -44,7 +44,6 @@ class Objective:
     names: tuple[str, ...] = (LATENCY,)
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for names that no run has."""
         if self.names not in KNOWN:
             known = ", ".join(str(Objective(names=one)) for one in KNOWN)
             raise PrunerError(f"objective={self}: it must be one of {known}")

@@ -283,7 +283,6 @@ class RoundSettings(PolicySettings):
     policy: ClassVar = DraftThenVerify
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work or have no effect."""
         if self.redraft_period < 1:
             raise PrunerError("policy.redraft_period must be at least 1")
         if self.draft is None and self.random_sample < 1:

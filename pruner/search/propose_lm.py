@@ -65,7 +65,6 @@ class ProposeLmSettings(PolicySettings):
     policy: ClassVar = ProposeLmPolicy
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on a number that cannot work."""
         if self.draws < 1:
             raise PrunerError("policy.draws must be at least 1")
 

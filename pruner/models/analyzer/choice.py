@@ -30,7 +30,6 @@ class AnalyzerChoice(Model):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for an unknown form or term, with the valid names."""
         if self.form not in FORMULAS:
             raise PrunerError(f"model.form={self.form} is unknown; known: {', '.join(FORMULAS)}")
         kinds = (terms(self.form, kind) for kind in (GpuDevice, CpuDevice))

@@ -76,7 +76,6 @@ class Recipe:
     soup_epochs: int = 4
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for numbers out of range."""
         if min(self.average_epochs, self.soup) < 0 or self.soup_epochs < 1:
             raise PrunerError(
                 f"schedule: average_epochs={self.average_epochs}, soup={self.soup} must be 0 or "

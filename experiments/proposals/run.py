@@ -38,7 +38,7 @@ from pruner.files import write_checksums, write_table
 from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
-from pruner.search.offline.comparison import bootstrap_interval
+from pruner.search.offline.adaptation_run import bootstrap_interval
 from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.propose_lm import Proposer
 from pruner.study.grid import Job, results

@@ -27,8 +27,7 @@ from pruner.errors import PrunerError
 from pruner.files import merged_table, write_table
 from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, ranking
-from pruner.search.offline.adaptation_run import affordable
-from pruner.search.offline.comparison import first_reach, sign_flip_p
+from pruner.search.offline.adaptation_run import affordable, first_reach, sign_flip_p
 from pruner.study.adaptation.context import spreads_of
 
 HERE = Path(__file__).resolve().parent

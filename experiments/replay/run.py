@@ -24,7 +24,7 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.offline.comparison import Reach, first_reach, restricted_mean, sign_flip_p
+from pruner.search.offline.adaptation_run import Reach, first_reach, restricted_mean, sign_flip_p
 from pruner.search.offline.recorded import (
     RecordedLearner,
     RecordedModel,

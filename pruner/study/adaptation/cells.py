@@ -15,6 +15,8 @@ from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER, SIAMESE
 from pruner.models.checkpoint.tensors import SUFFIX, existing
 from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import (
+    MethodComparison,
+    MethodRun,
     Quality,
     affordable,
     label_sizes,
@@ -22,7 +24,6 @@ from pruner.search.offline.adaptation_run import (
     tune,
     without_draft,
 )
-from pruner.search.offline.comparison import MethodComparison, MethodRun
 from pruner.search.policy import RoundSettings
 from pruner.study import plots
 from pruner.study.adaptation.context import AdaptationContext, Budget

@@ -15,11 +15,11 @@ from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import read_json
 from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer, terms
-from pruner.models.analyzer.calibrate import calibrate
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.analyzer.constants import save_constants
 from pruner.models.analyzer.quality import (
     TaskSymbols,
+    calibrate,
     cross_calibrated,
     of_another_gpu,
     quality,

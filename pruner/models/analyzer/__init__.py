@@ -11,6 +11,5 @@
 * `columns`: the analyzer's terms of a program, as inputs of a learned model
 * `estimates`: code and scratch memory of CPU programs, modelled joules
 * `derivatives`: scores in torch, differentiable in tile sizes
-* `calibrate`: rates fitted to a few measurements
-* `quality`: quality of the draft: Best-k
+* `quality`: quality of the draft: Best-k; rates fitted to a few measurements
 """

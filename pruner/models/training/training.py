@@ -230,18 +230,11 @@ def ctrl_c_passes() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Run the body with torch's generator seeded, then restore its state."""
+def build_network(make: Callable[[], _Made], seed: int) -> _Made:
+    """Construct a model whose initial weights depend on `seed` only."""
     # without devices: their generators would start CUDA, after which no process can be forked
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        yield
-
-
-def build_network(make: Callable[[], _Made], seed: int) -> _Made:
-    """Construct a model whose initial weights depend on `seed` only."""
-    with seeded(seed):
         return make()
 
 

@@ -16,7 +16,7 @@ from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import read_json
 from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer, terms
 from pruner.models.analyzer.choice import AnalyzerChoice
-from pruner.models.analyzer.constants import save_constants
+from pruner.models.analyzer.constants import GROUPS, save_constants
 from pruner.models.analyzer.quality import (
     TaskSymbols,
     calibrate,
@@ -28,7 +28,6 @@ from pruner.models.analyzer.quality import (
     score_task,
     task_symbols,
 )
-from pruner.models.analyzer.switches import GROUPS
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import Device, GpuDevice
 from pruner.program.replay import definitions_of

@@ -8,7 +8,7 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.models.analyzer.switches import CPU_TERMS, PAPER_TERMS
+from pruner.models.analyzer.constants import CPU_TERMS, PAPER_TERMS
 from pruner.study import draft_quality
 from pruner.study.book.items import load_item
 from tests.paths import DATASETS

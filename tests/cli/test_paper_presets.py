@@ -21,7 +21,7 @@ from pruner.cli.tuning.read_options import adaptation_of
 from pruner.features.columns import DATAFLOW_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.adaptation.base import Setting
-from pruner.models.analyzer.switches import OFFICIAL_TERMS, PAPER_TERMS, without
+from pruner.models.analyzer.constants import OFFICIAL_TERMS, PAPER_TERMS, without
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS

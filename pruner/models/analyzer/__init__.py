@@ -6,8 +6,7 @@
 * `hardware`: GPUs, the form with the physics of measured programs
 * `tensor`: GPUs, programs on tensor cores
 * `cpu`: CPUs
-* `switches`: terms to leave out; the terms of the hardware form, also on tensor cores
-* `constants`: rates of the hardware form
+* `constants`: rates of the hardware form; terms to leave out
 * `columns`: the analyzer's terms of a program, as inputs of a learned model
 * `estimates`: code and scratch memory of CPU programs, modelled joules
 * `derivatives`: scores in torch, differentiable in tile sizes

@@ -16,18 +16,21 @@ from pruner.features.symbols.cpu import cpu_symbols_of
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.symbol_table import PerProgram, PerStatement, Symbols
-from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
-from pruner.models.analyzer.cpu import CpuRates, cpu_latency_s
-from pruner.models.analyzer.hardware import hardware_latency_s
-from pruner.models.analyzer.paper import official_latency_ms, paper_latency_s
-from pruner.models.analyzer.switches import (
+from pruner.models.analyzer.constants import (
     CPU_TERMS,
     HARDWARE_TERMS,
     OFFICIAL_TERMS,
     PAPER_TERMS,
+    AnalyzerConstants,
+    CpuRates,
+    GpuRates,
     Terms,
+    load_constants,
     without,
 )
+from pruner.models.analyzer.cpu import cpu_latency_s
+from pruner.models.analyzer.hardware import hardware_latency_s
+from pruner.models.analyzer.paper import official_latency_ms, paper_latency_s
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests
 from pruner.program.replay import Definition, replay

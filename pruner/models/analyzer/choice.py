@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import FORMULAS, Analyzer, AnyFormula, load_analyzer, terms
-from pruner.models.analyzer.switches import GROUPS, without
+from pruner.models.analyzer.constants import GROUPS, without
 from pruner.models.model import Model
 from pruner.program.device import CpuDevice, Device, GpuDevice
 

@@ -6,7 +6,7 @@ modeling and machine learning"). Three groups, one vector a program:
 
 * ``score``: ``-log(predicted seconds)`` of the hardware form with the default rates;
   fitted rates of a platform's file are not read;
-* a term each (:mod:`pruner.models.analyzer.switches`): ``log(predicted seconds / predicted seconds
+* a term each (:mod:`pruner.models.analyzer.constants`): ``log(predicted seconds / predicted seconds
   without the term)``, what the term costs the program on this device. Terms of one name share a
   column;
 * a symbol each: ``log2(1 + sum over statements)``, GPUs and CPUs in columns of their own.
@@ -25,7 +25,7 @@ from jaxtyping import Float32
 from pruner.features.columns import Column
 from pruner.features.symbols.symbol_table import CPU_COLUMNS, GPU_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer, terms
-from pruner.models.analyzer.switches import CPU_TERMS, HARDWARE_TERMS
+from pruner.models.analyzer.constants import CPU_TERMS, HARDWARE_TERMS
 from pruner.paths import conf_folder
 from pruner.program.nests import LoopNests
 

@@ -18,39 +18,15 @@ counts them [Stengel et al., 2015, section 2]; device numbers from the platform 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import PerStatement, Symbols
-from pruner.models.analyzer.switches import CPU_TERMS
+from pruner.models.analyzer.constants import CPU_TERMS, CpuRates
 from pruner.program.device import CpuDevice
 
 _FLOAT32_BYTES = 4.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuRates:
-    """The free constants, in cycles of one core unless named otherwise."""
-
-    load: float = 0.5  # one load instruction (two load ports)
-    store: float = 1.0
-    loop_instructions: float = 2.0  # per iteration of a loop that is not unrolled
-    issue: float = 4.0  # instructions that a core starts in a cycle
-    unroll_limit: float = 64.0  # vector operations a compiler unrolls by itself
-    chain: float = 4.0  # latency of a multiply-add
-    spill: float = 1.5  # stores and loads per step and result of a tile beyond the registers
-    forward: float = 5.0  # latency of a store that the next step loads
-    window: float = 16.0  # reduction steps that a core looks ahead, beyond one tile
-    overlap: float = 4.0  # exponent of the norm that joins the units of a core
-    choice: float = 1.0
-    special: float = 15.0  # one function call
-    automatic: float = 1.2  # slow-down of arithmetic where only the compiler vectorises
-    l1_bytes: float = 32.0  # per cycle between L1 and L2
-    l2_bytes: float = 12.0  # per cycle between L2 and L3
-    dram: float = 0.7  # share of the memory bandwidth that is reached
-    region_us: float = 10.0  # opening a parallel region, microseconds
 
 
 def cpu_latency_s(

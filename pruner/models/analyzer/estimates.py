@@ -21,7 +21,7 @@ import numpy as np
 
 from pruner.arrays import Floats
 from pruner.features.symbols.symbol_table import Symbols
-from pruner.models.analyzer.cpu import CpuRates
+from pruner.models.analyzer.constants import CpuRates
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.program.nests import Loop, LoopNests, Mark
 

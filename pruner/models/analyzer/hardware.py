@@ -25,8 +25,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
-from pruner.models.analyzer.constants import AnalyzerConstants
-from pruner.models.analyzer.switches import HARDWARE_TERMS
+from pruner.models.analyzer.constants import HARDWARE_TERMS, AnalyzerConstants
 from pruner.models.analyzer.tensor import tensor_latency_s
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED

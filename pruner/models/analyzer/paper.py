@@ -34,7 +34,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, PerStatement, Symbols, position
-from pruner.models.analyzer.switches import OFFICIAL_TERMS, PAPER_TERMS
+from pruner.models.analyzer.constants import OFFICIAL_TERMS, PAPER_TERMS
 from pruner.models.analyzer.tensor import matrix_peak
 from pruner.program.device import GpuDevice
 from pruner.program.nests import ACCUMULATORS, SHARED

@@ -21,8 +21,7 @@ from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import PrunerError
 from pruner.features.symbols.symbol_table import Symbols
 from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
-from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates
-from pruner.models.analyzer.cpu import CpuRates
+from pruner.models.analyzer.constants import AnalyzerConstants, CpuRates, GpuRates
 from pruner.models.judging import metrics
 from pruner.models.judging.judge import draft_sizes, expected_latency
 from pruner.models.judging.metrics import ScoredTask

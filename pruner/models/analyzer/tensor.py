@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
-from pruner.models.analyzer.switches import HARDWARE_TERMS
+from pruner.models.analyzer.constants import HARDWARE_TERMS
 from pruner.program.device import GpuDevice
 from pruner.program.nests import ACCUMULATORS, OPERAND_FRAGMENTS, SHARED, Scope
 

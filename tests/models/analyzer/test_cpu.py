@@ -8,11 +8,15 @@ import pytest
 from pruner.errors import DataError, PrunerError
 from pruner.features.symbols.symbol_table import CPU_COLUMNS, Symbols, fill
 from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
-from pruner.models.analyzer.constants import load_constants, save_constants
-from pruner.models.analyzer.cpu import CpuRates
+from pruner.models.analyzer.constants import (
+    CPU_TERMS,
+    CpuRates,
+    load_constants,
+    save_constants,
+    without,
+)
 from pruner.models.analyzer.estimates import CPU, code_bytes, energy_model_j
 from pruner.models.analyzer.quality import FREE, Sample, calibrate
-from pruner.models.analyzer.switches import CPU_TERMS, without
 from pruner.program import replay
 from pruner.program.device import device_from_mapping
 from pruner.program.te.apply import apply

@@ -12,7 +12,14 @@ from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, NUM_DRAFT_COLUMNS, SCORE, draft_columns
-from pruner.models.analyzer.constants import GpuRates, load_constants
+from pruner.models.analyzer.constants import (
+    CPU_TERMS,
+    HARDWARE_TERMS,
+    OFFICIAL_TERMS,
+    GpuRates,
+    load_constants,
+    without,
+)
 from pruner.models.analyzer.hardware import hardware_latency_s
 from pruner.models.analyzer.paper import official_latency_ms, paper_latency_s
 from pruner.models.analyzer.quality import (
@@ -22,7 +29,6 @@ from pruner.models.analyzer.quality import (
     cross_calibrated,
     sample_programs,
 )
-from pruner.models.analyzer.switches import CPU_TERMS, HARDWARE_TERMS, OFFICIAL_TERMS, without
 from pruner.paths import conf_folder
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device

@@ -6,16 +6,16 @@ on Evolutionary Computation 10, 2006); energy: :mod:`pruner.tune.run.final_choic
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from pruner.arrays import Decisions, Floats, Keys, Scores
-from pruner.errors import MissingExtra, PrunerError
+from pruner.errors import PrunerError
+from pruner.lazy import optional
 from pruner.search.explorer import Memoised, NoneFound, ScoreFunction
 from pruner.search.policy import (
     NO_KEYS,
@@ -220,7 +220,8 @@ def non_dominated(points: Points) -> Bool[np.ndarray, " program"]:
     """Mark the points of the front [N], smaller is better; raise `MissingExtra` (pymoo)."""
     out = np.zeros(len(points), bool)
     if len(points):
-        sorting = _pymoo("pymoo.util.nds.non_dominated_sorting").NonDominatedSorting()
+        library = optional("pymoo.util.nds.non_dominated_sorting", "objectives")
+        sorting = library.NonDominatedSorting()
         out[sorting.do(points, only_non_dominated_front=True)] = True
     return out
 
@@ -232,18 +233,10 @@ def hypervolume(points: Points, reference: Sequence[float]) -> float:
     """
     if not len(points):
         return 0.0
-    return float(_pymoo("pymoo.indicators.hv").HV(ref_point=np.asarray(reference))(points))
+    library = optional("pymoo.indicators.hv", "objectives")
+    return float(library.HV(ref_point=np.asarray(reference))(points))
 
 
 def check_pymoo() -> None:
     """Raise `MissingExtra` where pymoo is not installed."""
-    _pymoo("pymoo.indicators.hv")
-
-
-def _pymoo(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pymoo":
-            raise
-        raise MissingExtra("pymoo", "objectives") from error
+    optional("pymoo.indicators.hv", "objectives")

@@ -106,7 +106,6 @@ def _featurized(
     tasks: Definitions | None,
     quarantine: Quarantine,
 ) -> features.ProgramFeatures | None:
-    """Compute the features of a task; None where it has none."""
     try:
         found = features.featurize_records(
             records.workload_key,

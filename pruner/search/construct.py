@@ -373,7 +373,6 @@ class _Builder:
         return rows[best], np.concatenate(found), np.concatenate(scores)
 
     def _judged(self, rows: Decisions) -> tuple[Scores, Costs]:
-        """Scores and costs; infinite where a program is illegal."""
         score = np.full(len(rows), -np.inf)
         costs = np.full((len(self._levels) + 1, len(rows)), np.inf)
         for some, scores, symbols in self._space.symbols(self._number, rows):

@@ -206,7 +206,6 @@ class DraftThenVerify(Policy):
     def _explored(
         self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
     ) -> Decisions:
-        """The best drafted programs, in the order of their scores."""
         return explore(self._space, draft, how, self._rng, start=start, exclude=seen).decisions
 
     def state(self) -> State:

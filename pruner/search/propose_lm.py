@@ -144,7 +144,6 @@ class Proposer:
         return out
 
     def _drawn(self, number: int, num: int, rng: np.random.Generator) -> tuple[Decisions, Floats]:
-        """Draw programs of a design space, as vectors of the task."""
         space: Any = self._space
         tokens = self._spaces[number]
         if tokens is not None and self._model.fits(tokens):

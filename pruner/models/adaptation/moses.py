@@ -52,7 +52,6 @@ class Moses(FittedAdaptation):
         self.run_fit(store, index, after_step=decay_the_rest)
 
     def _gradients(self, store: ProgramTable, index: Tensor) -> dict[str, Tensor]:
-        """Gradient of the loss over one epoch of target programs."""
         # In evaluation mode, so that batch norm keeps the source's statistics.
         network = self.ranker.network.eval()
         network.zero_grad()

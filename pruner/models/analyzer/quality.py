@@ -236,7 +236,6 @@ def sample_programs(
 
 
 def _sample(task: TaskSymbols, num: int, rng: np.random.Generator) -> Sample:
-    """At most `num` programs of one task, by skeleton."""
     size = sum(len(rows) for rows, _ in task.groups)
     drawn = np.zeros(size, bool)
     drawn[rng.choice(size, min(num, size), replace=False)] = True

@@ -212,7 +212,6 @@ def _state(ranker: Ranker, *, half: bool) -> dict[str, Any]:
 
 
 def _restored(spec: ModelSpec, state: Mapping[str, Any], models: ModelTable) -> Ranker:
-    """The model from the state that `_state` returned."""
     model = _without_weights(spec, models)
     if isinstance(model, TreeRanker):
         _check_numbers({"booster": state["booster"]})
@@ -240,7 +239,6 @@ def _without_weights(spec: ModelSpec, models: ModelTable) -> Trainable:
 
 
 def _check_weights(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raise DataError where names or shapes are not the model's."""
     odd = sorted(wanted.keys() ^ found.keys())
     odd += [k for k in wanted.keys() & found.keys() if wanted[k].shape != found[k].shape]
     if odd:

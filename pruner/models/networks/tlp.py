@@ -72,7 +72,6 @@ class TLP(RankingNetwork):
         return score
 
     def _heads_of(self, batch: ProgramBatch) -> Tensor:
-        """Head number of every program."""
         missing = sorted(set(batch.platforms) - set(self.platforms))
         if missing or batch.platform is None:
             raise DataError(

@@ -73,7 +73,6 @@ class FeatureCache:
         return self.folder / file.platform / name
 
     def _key(self, file: TaskFile, content: str) -> str:
-        """A digest of all that an entry depends on."""
         basis = {**self._basis, "platform": file.platform, "task": file.task, "content": content}
         return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
 
@@ -198,7 +197,6 @@ def basis_of(root: Path) -> dict[str, str]:
 
 
 def _names_and_sizes(folder: Path) -> str:
-    """A digest of the files that define workloads: TenSet's tasks, design spaces."""
     # without files that are being written, ".x.part"
     found = [(path.name, path.stat().st_size) for path in sorted(folder.glob("[!.]*"))]
     return sha256(json.dumps(found).encode()).hexdigest()

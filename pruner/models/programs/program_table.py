@@ -427,6 +427,5 @@ def _deviation(
 
 
 def _column_max(values: Tensor, index: Tensor, block: int = 65536) -> Float[Tensor, " column"]:
-    """Maximum over the chosen rows, block by block."""
     blocks = [values[part].amax(dim=0) for part in index.split(block)]
     return torch.stack(blocks).amax(dim=0)

@@ -296,7 +296,6 @@ def validated(
 
 
 def _consider(keep: KeepBest, epoch: int, module: RankingModule, process: Process) -> None:
-    """Judge the present module as an additional epoch."""
     found = validated(module.ranker, module.store, module.judged)
     keep.consider(found, epoch, saving=process.is_first)
 

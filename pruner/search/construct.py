@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from pruner.arrays import Decisions, Ints, Keys, Mask, Scores
 from pruner.errors import PrunerError
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
-from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
+from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.program.device import CpuDevice, Device
 from pruner.search.explorer import NoneFound, ScoreFunction
 from pruner.search.failures import FailureModel
@@ -80,23 +80,6 @@ class Tiling:
     least: int = 1
 
 
-@runtime_checkable
-class DesignSpaces(Protocol):
-    """The design spaces of a task, numbered by column 0 of its vectors."""
-
-    spaces: list[Any]
-    analyzer: Analyzer | None
-
-    def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Scores, Symbols]]:
-        """Rows, scores (minus infinity: illegal) and symbols of each group of vectors [N, d]."""
-
-    def options(self, number: int, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
-        """List values [V] of another decision than tiles, and where offered, [N, V]."""
-
-    def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, Any]]:
-        """Record the scores of vectors [N, d] of space `number` (`RelaxedScores`), by rows."""
-
-
 class ConstructPolicy(Policy):
     """Propose the constructed programs in the order of the analyzer's scores.
 
@@ -107,7 +90,7 @@ class ConstructPolicy(Policy):
 
     def _begin(self) -> None:
         space = self._space
-        if not isinstance(space, DesignSpaces):
+        if not hasattr(space, "relaxed"):
             raise PrunerError(
                 "policy=construct needs the tiles of a design space, and recorded programs have "
                 "none; use policy=random or policy=pruner_live"

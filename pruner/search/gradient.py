@@ -25,7 +25,7 @@ from pruner.arrays import Decisions, Floats, Ints, Keys
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.derivatives import RelaxedScores
-from pruner.search.construct import DesignSpaces, Tile, Tiling
+from pruner.search.construct import Tile, Tiling
 from pruner.search.explorer import (
     MUTATED,
     Explored,
@@ -56,7 +56,7 @@ class GradientPolicy(DraftThenVerify):
 
     def _begin(self) -> None:
         space = self._space
-        if not isinstance(space, DesignSpaces):
+        if not hasattr(space, "relaxed"):
             raise PrunerError(
                 "policy=gradient needs the tiles of a design space; recorded programs have none, "
                 "and the analyzer scores all of them without derivatives: use policy=pool"

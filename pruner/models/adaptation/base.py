@@ -214,25 +214,6 @@ def copied(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in weights.items()}
 
 
-def adapted_info(
-    adaptation: Adaptation, start: Start | None, dataflow: DataflowKind, keys: Iterable[TaskKey]
-) -> CheckpointInfo:
-    """The description of an adaptation's models: the tasks still in their weights.
-
-    Those of `start` (not after training from scratch), and `keys` (not without updates).
-    """
-    version = features.FEATURE_SET_VERSION
-    if start is None:  # random weights; raises PrunerError for a class unknown to checkpoints
-        spec = ModelSpec.of(adaptation.setting.make_network)
-        info = CheckpointInfo(model=spec, feature_version=version, dataflow=dataflow)
-    elif adaptation.keeps_source:
-        info = replace(start.info, **start.inherited)
-    else:
-        info = replace(start.info, seen_tasks={}, seen_workloads={}, lineage=[])
-    info = replace(info, feature_version=version, metrics={}, git_commit=git_commit())
-    return info.with_seen(keys) if adaptation.learns else info
-
-
 def save_models(
     adaptation: Adaptation,
     path_of: Callable[[str], Path],
@@ -244,12 +225,23 @@ def save_models(
 ) -> dict[str, Path]:
     """Write every model of an adaptation; returns file by name.
 
-    `start` is the source model, `keys` the tasks learned from since, `about` information.
+    `start` is the source model, `keys` the tasks learned from since, `about` information. The
+    description lists the tasks still in the weights: those of `start` (not after training from
+    scratch), and `keys` (not without updates).
     """
-    try:
-        info = adapted_info(adaptation, start, dataflow, keys)
-    except PrunerError:  # made by a function: nobody could build it again
-        return {}
+    version = features.FEATURE_SET_VERSION
+    if start is None:  # random weights
+        try:
+            spec = ModelSpec.of(adaptation.setting.make_network)
+        except PrunerError:  # made by a function: nobody could build it again
+            return {}
+        info = CheckpointInfo(model=spec, feature_version=version, dataflow=dataflow)
+    elif adaptation.keeps_source:
+        info = replace(start.info, **start.inherited)
+    else:
+        info = replace(start.info, seen_tasks={}, seen_workloads={}, lineage=[])
+    info = replace(info, feature_version=version, metrics={}, git_commit=git_commit())
+    info = info.with_seen(keys) if adaptation.learns else info
     written = {name: path_of(name) for name in adaptation.models}
     for name, ranker in adaptation.models.items():
         config = {**info.config, "adapted": {**about, "model": name}}

@@ -97,7 +97,6 @@ class TuningTask:
     @property
     def search(self) -> Search:
         """The search; the first access begins the task (a second or more)."""
-        # Made on first use: it takes a second or more for each task of a network.
         if self.made is None:
             self.made = self.make_search()
         return self.made

@@ -366,18 +366,20 @@ def fit_network(
             trainer.should_stop = True
 
     resumed = _resumed(folder / LAST, module)
+    if not process.is_first:  # the first process reports
+        callbacks, loggers = (), ()
     with quiet_lightning(), ctrl_c_passes(), flushed_denormals():
         trainer = make_trainer(
             recipe,
             callbacks=[
-                *process.active(callbacks),
+                *callbacks,
                 keep,
                 *averaged,
                 every_epoch,
                 *flat,
                 LambdaCallback(on_train_epoch_end=stop),
             ],
-            logger=process.active(loggers) or False,
+            logger=list(loggers) or False,
             plugins=[CompleteFiles(), *process.plugins],
             # A fit that patience ended has no epoch left.
             **({"max_epochs": resumed.epochs} if resumed and resumed.flat else {}),

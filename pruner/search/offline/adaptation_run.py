@@ -306,14 +306,12 @@ def bootstrap_interval(
     num: int,
     statistic: Callable[[NDArray[np.int64]], float],
     *,
-    level: float = 0.95,
     resamples: int = 2000,
-    seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of a statistic of the numbers of `num` resampled units."""
-    rng = np.random.default_rng(seed)
+    """95 % percentile interval of a statistic of the numbers of `num` resampled units."""
+    rng = np.random.default_rng(0)
     drawn = [statistic(rng.integers(0, num, num)) for _ in range(resamples)]
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(drawn, [(1 - 0.95) / 2, (1 + 0.95) / 2])
     return float(low), float(high)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -158,15 +159,6 @@ def run_tasks(
     return Curve(best_s=np.array(loop.best_s), elapsed_s=np.array(loop.elapsed_s))
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """The recorded outcome of a candidate."""
-
-    latency_s: float
-    error: str | None = None
-    concerns_program: bool = True
-
-
 class _Records:
     """The measurer of the loop; a task's own measurer is its `arguments`."""
 
@@ -187,8 +179,10 @@ class _Records:
         accept: Callable[[int, Any], bool],
         check: Any,
         stopped: Callable[[], bool],
-    ) -> Iterator[tuple[int, _Recorded]]:
-        return ((place, _Recorded(float(seconds))) for place, seconds in enumerate(batch))
+    ) -> Iterator[tuple[int, Any]]:
+        for place, latency_s in enumerate(batch):
+            seconds = float(latency_s)
+            yield place, SimpleNamespace(latency_s=seconds, error=None, concerns_program=True)
 
 
 class _RecordedLoop(TuningLoop):

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Keys, Scores
+from pruner.arrays import Decisions, Floats, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
 from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, fresh, guard
@@ -26,9 +25,7 @@ _PROBES = 20  # random programs whose spread sets the random share
 _EXPLORER = ExplorerSettings(population=512, generations=4, keep=64)
 
 
-def expected_improvement(
-    mean: NDArray[np.float64], spread: NDArray[np.float64], best: float
-) -> NDArray[np.float64]:
+def expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
     """Expected improvement over `best` of normal posteriors (mean, spread), each [N]."""
     # Mockus' closed form for a normal posterior; where the trees agree its limit for s -> 0.
     gain = mean - best
@@ -39,7 +36,7 @@ def expected_improvement(
     return np.where(sure, np.maximum(gain, 0.0), gain * below + spread * density)
 
 
-def decision_columns(decisions: Decisions) -> NDArray[np.float64]:
+def decision_columns(decisions: Decisions) -> Floats:
     """Scale decisions [N, d] to forest inputs ``sign(x) log2(1 + |x|)``."""
     return np.sign(decisions) * np.log2(1.0 + np.abs(decisions))
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Ints, Keys, Mask, Scores
+from pruner.arrays import Decisions, Floats, Ints, Keys, Mask, Scores
 from pruner.errors import PrunerError
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
 from pruner.models.analyzer.analyzer import SymbolAnalyzer
@@ -28,7 +27,7 @@ from pruner.search.policy import NO_KEYS, Policy, PolicySettings, State, accepte
 from pruner.search.space import History, RowKeys, unique_rows
 
 # The costs of a program: loads or bytes that each level moves, and last the predicted seconds.
-Costs = NDArray[np.float64]  # [level + 1, program]
+Costs = Floats  # [level + 1, program]
 CPU_LEVELS = ("registers", "l1", "l2")
 GPU_LEVELS = ("registers", "shared")
 _GAIN = 1e-9  # least share by which a step must lower the cost

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pruner.arrays import Decisions, Ints, Scores
 from pruner.errors import PrunerError
@@ -73,7 +72,7 @@ def explore(
     rng: np.random.Generator,
     *,
     start: Decisions | None = None,
-    exclude: NDArray[np.int64] | None = None,
+    exclude: Ints | None = None,
 ) -> Explored:
     """Evolve and return the ``keep`` best distinct legal vectors outside `exclude`.
 
@@ -99,7 +98,7 @@ def explore(
     return best
 
 
-def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def select(score: Scores, num: int, rng: np.random.Generator) -> Ints:
     """Draw `num` parents with probabilities proportional to ``1 / predicted latency``.
 
     Scores are ``-log(latency)``; uniform where no vector is legal.
@@ -120,7 +119,7 @@ def _merge(
     score: Scores,
     settings: ExplorerSettings,
     rng: np.random.Generator,
-    exclude: NDArray[np.int64] | None,
+    exclude: Ints | None,
 ) -> Explored:
     rows = np.concatenate([best.decisions, population])
     scores = np.concatenate([best.score, score])

@@ -7,13 +7,10 @@ products of tile sizes) and by its value (a single location or vector width may 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Scores
+from pruner.arrays import Decisions, Floats, Mask, Scores
 from pruner.search.explorer import ScoreFunction
 from pruner.search.space import History
-
-Matrix = NDArray[np.float64]
 
 _PRIOR_LOG_ODDS = -3.0  # 5 % of the programs that the legality rules accept fail
 _SLOTS_SPREAD = 4.0  # standard deviation of the log-odds over all slots together
@@ -57,7 +54,7 @@ class FailureModel:
                 self._models[number] = _Logistic(known.decisions[mine], failed[mine])
         self._fitted, self._limit = len(known), None
 
-    def probability(self, decisions: Decisions) -> NDArray[np.float64]:
+    def probability(self, decisions: Decisions) -> Floats:
         """Estimated probability [N] of failure; 0 in spaces without failures."""
         self._fit()
         out = np.zeros(len(decisions))
@@ -92,17 +89,17 @@ class FailureModel:
 class _Logistic:
     """Logistic regression: the most probable weights, by Newton's method."""
 
-    def __init__(self, decisions: Decisions, failed: NDArray[np.bool_]) -> None:
+    def __init__(self, decisions: Decisions, failed: Mask) -> None:
         logs = np.log2(1.0 + np.abs(decisions))
         self._center, spread = logs.mean(axis=0), logs.std(axis=0)
         self._scale = np.where(spread > 0, spread, 1.0)
         self._values = [np.unique(slot) for slot in decisions.T]
         self._weight = _newton(self._columns(decisions), failed.astype(float))
 
-    def probability(self, decisions: Decisions) -> NDArray[np.float64]:
+    def probability(self, decisions: Decisions) -> Floats:
         return _sigmoid(_PRIOR_LOG_ODDS + self._columns(decisions) @ self._weight)
 
-    def _columns(self, decisions: Decisions) -> Matrix:
+    def _columns(self, decisions: Decisions) -> Floats:
         """Columns [N, c]: a constant, scaled logarithms of slots, and equal values."""
         # So the spread of all slots together is the same for any number of them.
         each = _SLOTS_SPREAD / np.sqrt(2 * decisions.shape[1])
@@ -114,10 +111,10 @@ class _Logistic:
         return np.concatenate([common, each * logs, each * np.concatenate(same, axis=1)], axis=1)
 
 
-def _newton(columns: Matrix, failed: Matrix) -> Matrix:
+def _newton(columns: Floats, failed: Floats) -> Floats:
     """Weights with the largest posterior density under a standard normal prior."""
 
-    def loss(weight: Matrix) -> float:
+    def loss(weight: Floats) -> float:
         odds = _PRIOR_LOG_ODDS + columns @ weight
         return float((np.logaddexp(0, odds) - failed * odds).sum() + weight @ weight / 2)
 
@@ -137,5 +134,5 @@ def _newton(columns: Matrix, failed: Matrix) -> Matrix:
     return weight
 
 
-def _sigmoid(odds: Matrix) -> Matrix:
+def _sigmoid(odds: Floats) -> Floats:
     return np.exp(-np.logaddexp(0, -odds))

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Keys, Scores
+from pruner.arrays import Decisions, Floats, Keys, Scores
 from pruner.errors import PrunerError
 from pruner.search.explorer import MUTATED, ExplorerSettings, Memoised, ScoreFunction, explore, kept
 from pruner.search.space import History, SearchSpace, unique_rows
@@ -345,7 +344,7 @@ def weighed(
     seen: Decisions,
     *,
     prior: float,
-    latency_s: NDArray[np.float64],
+    latency_s: Floats,
 ) -> ScoreFunction:
     """Mix standard scores; the draft's weight is ``prior / (prior + measured)``.
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Ints, Keys
+from pruner.arrays import Decisions, Floats, Ints, Keys, Mask
 
 _SEED = 20250330  # equal keys in every process: a resumed run recognises its proposals
 
@@ -62,7 +61,7 @@ class Candidate:
     """A program chosen for measurement: design space, decisions [d] and schedule."""
 
     space: int
-    decisions: NDArray[np.int64]
+    decisions: Ints
     schedule: Any
 
 
@@ -82,12 +81,7 @@ class History:
     def __len__(self) -> int:
         return len(self.latency_s)
 
-    def add(
-        self,
-        decisions: Decisions,
-        latency_s: NDArray[np.float64],
-        tried: NDArray[np.bool_] | None = None,
-    ) -> None:
+    def add(self, decisions: Decisions, latency_s: Floats, tried: Mask | None = None) -> None:
         """Append results [n]; without `tried` every program was tried."""
         tried = np.ones(len(latency_s), bool) if tried is None else tried
         self.decisions = np.concatenate([self.decisions, decisions])

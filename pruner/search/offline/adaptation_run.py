@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from pruner.arrays import Floats
+from pruner.arrays import Floats, Ints
 from pruner.data.tasks import TaskKey
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.judging import metrics
@@ -39,9 +38,9 @@ class TuningCurve:
     best found / best of the pool, at least 1; ``elapsed_s`` [n].
     """
 
-    trials: NDArray[np.int64]
-    relative_latency: NDArray[np.float64]
-    elapsed_s: NDArray[np.float64]
+    trials: Ints
+    relative_latency: Floats
+    elapsed_s: Floats
 
     @property
     def area(self) -> float:
@@ -244,7 +243,7 @@ class MethodComparison:
             out["source_top1_after"] = _with_interval(after)
         return out
 
-    def _areas(self, method: str) -> NDArray[np.float64]:
+    def _areas(self, method: str) -> Floats:
         return np.array([cell.curve.area for cell in self.cells(method)])
 
     def _to_target(self, cells: Sequence[MethodRun], unit: Unit) -> dict[str, Any]:
@@ -253,7 +252,7 @@ class MethodComparison:
         horizon = self.horizon[unit]
 
         # Resamples whole runs, so that a censored run stays together with its time.
-        def mean(rows: NDArray[np.int64]) -> float:
+        def mean(rows: Ints) -> float:
             return restricted_mean([runs[row] for row in rows], horizon)
 
         everything = mean(np.arange(len(runs)))
@@ -304,7 +303,7 @@ def sign_flip_p(differences: Floats, *, seed: int = 0) -> float:
 
 def bootstrap_interval(
     num: int,
-    statistic: Callable[[NDArray[np.int64]], float],
+    statistic: Callable[[Ints], float],
     *,
     resamples: int = 2000,
 ) -> tuple[float, float]:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Scores
+from pruner.arrays import Decisions, Floats, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import Analyzer
@@ -36,8 +35,8 @@ class RecordedTask:
     """
 
     space: RecordedSpace
-    latency_s: NDArray[np.float64]
-    cost_s: NDArray[np.float64]
+    latency_s: Floats
+    cost_s: Floats
     draft: Scores | None
     programs: TaskPrograms
 

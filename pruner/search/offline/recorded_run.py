@@ -9,9 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions
+from pruner.arrays import Decisions, Floats, Ints
 from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.search.decision_search import DecisionSearch, Search
@@ -44,7 +43,7 @@ class RecordedSpace:
         self._sorted = keys[self._order]
         self._near = self._neighbours(min(_NEIGHBOURS, len(decisions) - 1))
 
-    def _neighbours(self, count: int) -> NDArray[np.int64]:
+    def _neighbours(self, count: int) -> Ints:
         if count < 1:
             return np.zeros((len(self.decisions), 1), np.int64)
         near = np.empty((len(self.decisions), count), np.int64)
@@ -58,7 +57,7 @@ class RecordedSpace:
     def __len__(self) -> int:
         return len(self.decisions)
 
-    def rows(self, decisions: Decisions) -> NDArray[np.int64]:
+    def rows(self, decisions: Decisions) -> Ints:
         """Pool rows [N] of vectors [N, d]; raise `PrunerError` for a vector outside."""
         keys = self.keys(decisions)
         at = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
@@ -114,16 +113,12 @@ class RecordedMeasurer:
     """Looks up latencies in the records and charges their recorded cost."""
 
     def __init__(
-        self,
-        space: RecordedSpace,
-        latency_s: NDArray[np.float64],
-        cost_s: NDArray[np.float64],
-        clock: Clock,
+        self, space: RecordedSpace, latency_s: Floats, cost_s: Floats, clock: Clock
     ) -> None:
         self.space, self._latency_s, self._cost_s = space, latency_s, cost_s
         self.clock = clock
 
-    def measure(self, decisions: Decisions) -> NDArray[np.float64]:
+    def measure(self, decisions: Decisions) -> Floats:
         """Seconds [N] of pool rows [N, d]; charges the clock their cost."""
         rows = self.space.rows(decisions)
         self.clock.measuring_s += float(self._cost_s[rows].sum())
@@ -134,8 +129,8 @@ class RecordedMeasurer:
 class Curve:
     """Best latency [trials] or [trials, task] and the clock's seconds [trials]."""
 
-    best_s: NDArray[np.float64]
-    elapsed_s: NDArray[np.float64]
+    best_s: Floats
+    elapsed_s: Floats
 
 
 def run_session(
@@ -166,7 +161,7 @@ class _Records:
 
     def begin(
         self, candidates: Sequence[Candidate], arguments: Any, known_s: Callable[[], float]
-    ) -> NDArray[np.float64]:
+    ) -> Floats:
         rows = np.array([[one.space, *one.decisions] for one in candidates], np.int64)
         return arguments.measure(rows)
 
@@ -198,7 +193,7 @@ class _RecordedLoop(TuningLoop):
         # The release's task scheduler (docs/paper.md section 6).
         super().__init__(made, _Records(), budget=budget, order="round_robin")
         self._clock = tasks[0][1].clock
-        self.best_s: list[NDArray[np.float64]] = []
+        self.best_s: list[Floats] = []
         self.elapsed_s: list[float] = []
 
     def run(self) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from pruner.arrays import Floats, Ints
-from pruner.data.tasks import TaskKey
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.judging import metrics
 from pruner.models.programs.program_table import ProgramTable
@@ -147,7 +146,8 @@ def quality_by_labels(
     A method that learns at every n-th update is updated n times with the same labels.
     """
     drawn = torch.randperm(labelled.num_programs, generator=torch.Generator().manual_seed(seed))
-    centers = centers_of(labelled)
+    tasks = labelled.by_task(torch.arange(labelled.num_programs))
+    centers = {labelled.key_of(index): Center.of(labelled.programs(index)) for index in tasks}
     found = {}
     for name, size in sizes.items():
         adaptation = make()
@@ -156,12 +156,6 @@ def quality_by_labels(
             adaptation.update(labelled.subset(drawn[:size]))
         found[name] = Quality.of(adaptation.ranker, held_out)
     return found
-
-
-def centers_of(store: ProgramTable) -> dict[TaskKey, Center]:
-    """The mean program of every task."""
-    tasks = store.by_task(torch.arange(store.num_programs))
-    return {store.key_of(index): Center.of(store.programs(index)) for index in tasks}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

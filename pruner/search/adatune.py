@@ -15,7 +15,7 @@ import numpy as np
 from pruner.arrays import Decisions, Floats, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
-from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, fresh, guard
+from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, filled, fresh, guard
 from pruner.search.space import History
 
 _LEAST = 1e-12  # least expected improvement, so that its logarithm is finite
@@ -66,9 +66,7 @@ class AdaTunePolicy(RandomPolicy):
         found = explore(self._space, score, how, self._rng, start=sample, exclude=seen)
         chosen = found.decisions[: num - num_random]
         # Drawn after the choice so that the random part repeats none of the chosen programs.
-        rest = self._legal(3 * num)
-        seen = np.concatenate([seen, self._space.keys(chosen)])
-        return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
+        return filled(self._space, chosen, self._legal(3 * num), seen, num)
 
     def _forest(self, history: History) -> Forest | None:
         latency_s = history.latency_s[history.tried]

@@ -260,10 +260,8 @@ class TuningLoop:
 
     def _built(self, current: Round) -> tuple[Any, int]:
         """Begin the builds of a round; on a separate device, of all rounds."""
-        self._build(current)
-        if not self._measurer.exclusive:
-            for waiting in self._waiting:  # of an earlier start
-                self._build(waiting)
+        for new in [current] if self._measurer.exclusive else [current, *self._waiting]:
+            self._build(new)
         return self._begun[current.number]
 
     def _build(self, new: Round) -> None:

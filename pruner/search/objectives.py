@@ -24,7 +24,7 @@ from pruner.search.policy import (
     RoundSettings,
     State,
     accepted,
-    fresh,
+    filled,
 )
 from pruner.search.space import History
 
@@ -164,8 +164,7 @@ class ParetoPolicy(Policy):
                 raise
             found = np.concatenate([found, rows])
         pool = accepted(self._draft, self._space.sample(3 * num, self._rng))
-        seen = np.concatenate([history.keys, pending, self._space.keys(found)])
-        return np.concatenate([found, fresh(self._space, pool, seen, num - len(found))])
+        return filled(self._space, found, pool, np.concatenate([history.keys, pending]), num)
 
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`."""

@@ -107,6 +107,14 @@ def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Dec
     return decisions[rows[~np.isin(keys[rows], seen)][:num]]
 
 
+def filled(
+    space: SearchSpace, chosen: Decisions, pool: Decisions, seen: Keys, num: int
+) -> Decisions:
+    """The chosen rows, up to `num` with the first fresh rows of a pool."""
+    seen = np.concatenate([seen, space.keys(chosen)])
+    return np.concatenate([chosen, fresh(space, pool, seen, num - len(chosen))])
+
+
 class RandomPolicy(Policy):
     """Uniform draws without repetition, of finite `draft` score; nothing is learned."""
 
@@ -197,10 +205,7 @@ class DraftThenVerify(Policy):
                 self._led = np.concatenate([self._led, chosen])
         # The release draws its random share from the population; ours is newly sampled.
         pool = accepted(draft, self._space.sample(3 * num, self._rng))
-        rest = fresh(
-            self._space, pool, np.concatenate([seen, self._space.keys(chosen)]), num - len(chosen)
-        )
-        return np.concatenate([chosen, rest])
+        return filled(self._space, chosen, pool, seen, num)
 
     def _explored(
         self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys

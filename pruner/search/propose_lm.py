@@ -23,7 +23,7 @@ from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
 from pruner.search.explorer import NoneFound
 from pruner.search.offline.recorded_run import RecordedSpace
-from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, accepted, fresh
+from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, accepted, filled, fresh
 from pruner.search.space import History, SearchSpace
 
 
@@ -49,9 +49,7 @@ class ProposeLmPolicy(RandomPolicy):
         rows = rows[np.argsort(-ratio, kind="stable")]
         chosen = fresh(self._space, accepted(self._draft, rows), seen, num)
         if len(chosen) < num:
-            seen = np.concatenate([seen, self._space.keys(chosen)])
-            rest = fresh(self._space, self._legal(draws), seen, num - len(chosen))
-            chosen = np.concatenate([chosen, rest])
+            chosen = filled(self._space, chosen, self._legal(draws), seen, num)
         return chosen
 
 

@@ -79,6 +79,18 @@ class Tiling:
     least: int = 1
 
 
+def tilings_of(space: Any, no_tiles: str, no_symbols: str, replayed: str) -> list[Tiling | None]:
+    """The tiles of each design space; raise `PrunerError` with the message for what lacks."""
+    if not hasattr(space, "relaxed"):
+        raise PrunerError(no_tiles)
+    if not isinstance(space.analyzer, SymbolAnalyzer):
+        raise PrunerError(no_symbols)
+    tilings = [one.tiling(space.analyzer.device) for one in space.spaces]
+    if not any(tilings):
+        raise PrunerError(replayed)
+    return tilings
+
+
 class ConstructPolicy(Policy):
     """Propose the constructed programs in the order of the analyzer's scores.
 
@@ -89,24 +101,16 @@ class ConstructPolicy(Policy):
 
     def _begin(self) -> None:
         space = self._space
-        if not hasattr(space, "relaxed"):
-            raise PrunerError(
-                "policy=construct needs the tiles of a design space, and recorded programs have "
-                "none; use policy=random or policy=pruner_live"
-            )
-        analyzer = space.analyzer
-        if not isinstance(analyzer, SymbolAnalyzer):
-            raise PrunerError(
-                "policy=construct needs the symbols of the analyzer; use draft.form=hardware"
-            )
-        tilings = [one.tiling(analyzer.device) for one in space.spaces]
-        if not any(tilings):
-            raise PrunerError(
-                "policy=construct needs tiles, and TVM replays all design spaces of this task, so "
-                "their tiles are not known; use policy=pruner_live"
-            )
+        tilings = tilings_of(
+            space,
+            "policy=construct needs the tiles of a design space, and recorded programs have none; "
+            "use policy=random or policy=pruner_live",
+            "policy=construct needs the symbols of the analyzer; use draft.form=hardware",
+            "policy=construct needs tiles, and TVM replays all design spaces of this task, so "
+            "their tiles are not known; use policy=pruner_live",
+        )
         self._builders = [
-            _Builder(space, number, tiling, analyzer.device, self._settings)
+            _Builder(space, number, tiling, space.analyzer.device, self._settings)
             for number, tiling in enumerate(tilings)
             if tiling is not None
         ]

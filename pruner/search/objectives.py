@@ -225,17 +225,6 @@ def non_dominated(points: Points) -> Bool[np.ndarray, " program"]:
     return out
 
 
-def hypervolume(points: Points, reference: Sequence[float]) -> float:
-    """Volume between points and a reference, by pymoo; smaller is better.
-
-    Points beyond the reference add nothing. Raises `MissingExtra`.
-    """
-    if not len(points):
-        return 0.0
-    library = optional("pymoo.indicators.hv", "objectives")
-    return float(library.HV(ref_point=np.asarray(reference))(points))
-
-
 def check_pymoo() -> None:
     """Raise `MissingExtra` where pymoo is not installed."""
     optional("pymoo.indicators.hv", "objectives")

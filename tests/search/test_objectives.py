@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.pareto.volume import hypervolume
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.objectives import (
@@ -13,7 +14,6 @@ from pruner.search.objectives import (
     Objective,
     ParetoSettings,
     dominated,
-    hypervolume,
     non_dominated,
 )
 from pruner.search.policy import DraftThenVerify, RandomDraws, RoundSettings

@@ -8,7 +8,7 @@ from pruner.errors import MissingExtra
 
 
 def optional(library: str, extra: str) -> Any:
-    """Import a library or a module of it; raise `MissingExtra` where it is not installed."""
+    """Import a library, or its module; raise `MissingExtra` where not installed."""
     try:
         return import_module(library)
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""The free constants (rates) of the hardware form, and the terms that ablations leave out.
+"""Rates of the hardware form, and the terms that ablations leave out.
 
-Rates are by default equal for all GPUs. They were chosen by hand with the logs of four GPUs in view
-(experiments/draft).
+Rates are free constants, by default equal for all GPUs. They were chosen by hand with the logs of
+four GPUs in view (experiments/draft).
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""The analyzer in the forms of the paper and of its release; every penalty is a switch.
+"""The analyzer in the paper's form and the release's; every penalty is a switch.
 
 Equation 1: ``L = sum over statements of (S8 / U_p + S5 bytes / U_m)`` with ``U_p = T_p`` times the
 compute penalties and ``U_m = T_m`` times the memory penalties. P_l0,m and the ceiling form of the

@@ -1,9 +1,9 @@
-"""Judge the draft on measured records (Best-k, random and the oracle), and calibrate its rates.
+"""Judge the draft on measured records, and calibrate its rates.
 
-Calibration fits the rates to a few measured programs: least squares of the error of log latency,
-each task's mean removed, by Levenberg and Marquardt's method on log rates; a ridge holds them near
-the defaults. Calibrated rates of one half of the tasks (by a hash of their work) come from the
-other half.
+Best-k stands beside random drafts and the oracle. Calibration fits the rates to a few measured
+programs: least squares of the error of log latency, each task's mean removed, by Levenberg and
+Marquardt's method on log rates; a ridge holds them near the defaults. Calibrated rates of one half
+of the tasks (by a hash of their work) come from the other half.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Building blocks shared by the neural rankers, and sums over the processes of a fit.
+"""Building blocks of the neural rankers, and sums over processes.
 
 In a distributed fit every process has its share of a batch. Sums over all processes, with their
 gradients, make loss and norms those of the whole batch.

@@ -326,6 +326,16 @@ def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
     return trainer
 
 
+def _stop_after(epochs: int) -> Callback:
+    """Stop after so many epochs, like a killed process."""
+
+    def stop(trainer: pl.Trainer, _: pl.LightningModule) -> None:
+        if trainer.current_epoch + 1 >= epochs:
+            trainer.should_stop = True
+
+    return LambdaCallback(on_train_epoch_end=stop)
+
+
 def fit_network(
     module: RankingModule,
     *,
@@ -360,25 +370,14 @@ def fit_network(
     every_epoch.FILE_EXTENSION = SUFFIX
     flat = [] if recipe.patience is None else [StopFlat(recipe.patience)]
     averaged = [LastEpochs(recipe.average_epochs)] if recipe.average_epochs else []
-
-    def stop(trainer: pl.Trainer, _: pl.LightningModule) -> None:  # like a killed process
-        if stop_after is not None and trainer.current_epoch + 1 >= stop_after:
-            trainer.should_stop = True
-
+    stop = [*flat, *([] if stop_after is None else [_stop_after(stop_after)])]
     resumed = _resumed(folder / LAST, module)
     if not process.is_first:  # the first process reports
         callbacks, loggers = (), ()
     with quiet_lightning(), ctrl_c_passes(), flushed_denormals():
         trainer = make_trainer(
             recipe,
-            callbacks=[
-                *callbacks,
-                keep,
-                *averaged,
-                every_epoch,
-                *flat,
-                LambdaCallback(on_train_epoch_end=stop),
-            ],
+            callbacks=[*callbacks, keep, *averaged, every_epoch, *stop],
             logger=list(loggers) or False,
             plugins=[CompleteFiles(), *process.plugins],
             # A fit that patience ended has no epoch left.

@@ -80,8 +80,9 @@ class Adaptation(ABC):
     further: ClassVar[str] = ""
     period: int = 1
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
         self.setting = setting
+        self.fit = fit or OnlineFit()
         self.round = 0
         source = self.source if self.name else setting.source
         if source is None:
@@ -123,10 +124,6 @@ class Adaptation(ABC):
         self._update(store)
         self.round += 1
 
-    @abstractmethod
-    def _update(self, store: ProgramTable) -> None:
-        """Update the ranker; `round` counts the updates before this update."""
-
     @property
     def models(self) -> dict[str, NeuralRanker]:
         """The resulting rankers by name, of the class of the source."""
@@ -155,15 +152,8 @@ class Adaptation(ABC):
         for name, value in state[self.further].items() if self.further else ():
             getattr(self, self.further)[name].data.copy_(value)
 
-
-class FittedAdaptation(Adaptation):
-    """An adaptation whose update fits a network on the target programs."""
-
-    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
-        super().__init__(setting)
-        self.fit = fit or OnlineFit()
-
     def _update(self, store: ProgramTable) -> None:
+        """Update the ranker; `round` counts the updates before this update."""
         learnable = self.fit.learnable(store)
         if len(learnable):
             self._learn(store, learnable)

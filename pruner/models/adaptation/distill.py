@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
@@ -18,7 +18,7 @@ from pruner.models.training.training import build_network
 Student = Literal["source", "fresh"]
 
 
-class Distillation(FittedAdaptation):
+class Distillation(Adaptation):
     """Rank the labels, and stay near the teacher's scores.
 
     ``L = L_rank(s, y) + weight T^2 KL(softmax(t / T) || softmax(s / T))``, a distribution over the

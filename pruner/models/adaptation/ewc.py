@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting, copied
+from pruner.models.adaptation.base import Adaptation, Setting, copied
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 
 
-class ElasticWeights(FittedAdaptation):
+class ElasticWeights(Adaptation):
     """Fine-tune from the source weights with a spring on each weight.
 
     Kirkpatrick et al. 2017, eq. 3. ``L = L_target + strength / 2 sum_i F_i (theta_i - theta*_i)^2``

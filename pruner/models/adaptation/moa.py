@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting, copied
+from pruner.models.adaptation.base import Adaptation, Setting, copied
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.checkpoint.checkpoint import SIAMESE
 from pruner.models.programs.program_table import ProgramTable
@@ -15,7 +15,7 @@ from pruner.models.ranker import NeuralRanker
 Normalisation = Literal["source", "online"]
 
 
-class MomentumAdaptation(FittedAdaptation):
+class MomentumAdaptation(Adaptation):
     """Start every fit from a Siamese copy, which slowly follows the results.
 
     Pruner (ASPLOS'25, section on MoA; ``siamese_update`` of the release): ``theta_t =

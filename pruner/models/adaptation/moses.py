@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.programs.program_table import ProgramTable
 
 
-class Moses(FittedAdaptation):
+class Moses(Adaptation):
     """Fine-tune the transferable share of the weights, let others decay.
 
     arXiv 2201.05752. Every round from the source weights. With the gradient g of the target loss

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from pruner.errors import PrunerError
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
@@ -14,7 +14,7 @@ from pruner.models.programs.program_table import ProgramTable
 HEAD = "head"  # parameters whose names begin so are a platform's own; the rest is the shared trunk
 
 
-class MultiTask(FittedAdaptation):
+class MultiTask(Adaptation):
     """Train a shared trunk with a head for each platform (MTL-TLP, ASPLOS'23).
 
     Both losses are added: ``L = L_target(head_t(trunk(x_t))) + source_weight

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.model import RankingNetwork
 from pruner.models.networks.mlp import TenSetMLP
@@ -41,7 +41,7 @@ def small_correction() -> TenSetMLP:
     return TenSetMLP(width=64, num_residual=1)
 
 
-class Residual(FittedAdaptation):
+class Residual(Adaptation):
     """``s(x) = s_source(x) + c(x)``: frozen source, new small c each round.
 
     The "plus" mode of TenSet (``transfer``: a local model learns the residual of the source model).

@@ -15,7 +15,7 @@ from pruner.models.analyzer.constants import (
     save_constants,
     without,
 )
-from pruner.models.analyzer.estimates import CPU, code_bytes, energy_model_j
+from pruner.models.analyzer.estimates import WATTS_PER_UNIT, code_bytes, energy_model_j
 from pruner.models.analyzer.quality import FREE, Sample, calibrate
 from pruner.program import replay
 from pruner.program.device import device_from_mapping
@@ -207,7 +207,8 @@ def test_code_and_joules_by_hand():
 
     assert joules(comp_count=1e12) == pytest.approx(0.85)
     assert joules(l3_traffic=8e9) == pytest.approx(1.3)
-    assert joules(latency_s=2.0) == pytest.approx(2.0 * device.num_cores * CPU.watts_per_unit)
+    watts = device.num_cores * WATTS_PER_UNIT["cpu"]
+    assert joules(latency_s=2.0) == pytest.approx(2.0 * watts)
     assert joules(1.0, comp_count=1e12, l3_traffic=8e9) == pytest.approx(
         0.85 + 1.3 + device.num_cores * 3.125
     )

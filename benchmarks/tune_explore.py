@@ -31,8 +31,8 @@ from pruner.models.networks.pacm import PaCM
 from pruner.program.device import load_device
 from pruner.search.decision_search import DecisionSearch
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.history import History
 from pruner.search.policy import DraftThenVerify, RoundSettings
+from pruner.search.space import History
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases

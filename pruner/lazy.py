@@ -8,11 +8,11 @@ from pruner.errors import MissingExtra
 
 
 def optional(library: str, extra: str) -> Any:
-    """Import a library; raise `MissingExtra` where it is not installed."""
+    """Import a library, or its module; raise `MissingExtra` where not installed."""
     try:
         return import_module(library)
     except ImportError as error:
-        raise MissingExtra(library, extra) from error
+        raise MissingExtra(library.partition(".")[0], extra) from error
 
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

@@ -27,8 +27,7 @@ from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.commands import ONE_THREAD, Commands
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
-from pruner.search.offline.adaptation_run import TuningCurve
-from pruner.search.offline.comparison import MethodComparison, MethodRun
+from pruner.search.offline.adaptation_run import MethodComparison, MethodRun, TuningCurve
 from pruner.study.adaptation.cells import plot_curves
 from pruner.study.markdown import markdown_table
 

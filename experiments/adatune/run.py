@@ -20,8 +20,7 @@ from pruner.data.tasks import TaskRecords
 from pruner.files import write_table
 from pruner.search.adatune import AdaTuneSettings
 from pruner.search.offline.recorded import decision_rows
-from pruner.search.offline.recorded_run import run_session
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
+from pruner.search.offline.recorded_run import Clock, RecordedMeasurer, RecordedSpace, run_session
 from pruner.search.policy import RandomDraws
 from pruner.tune.measure.repeats import AdaptiveRepeats
 

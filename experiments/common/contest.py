@@ -25,8 +25,7 @@ from pruner.models.programs.dataset import RecordReader
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import ReadSpec
 from pruner.paths import conf_folder
-from pruner.search.offline.adaptation_run import affordable, tune
-from pruner.search.offline.comparison import MethodComparison, MethodRun
+from pruner.search.offline.adaptation_run import MethodComparison, MethodRun, affordable, tune
 from pruner.search.offline.recorded import RecordedTask
 from pruner.search.policy import RoundSettings
 from pruner.study.adaptation.cells import Cells

@@ -29,8 +29,8 @@ from pruner.models.analyzer.quality import score_task, task_symbols
 from pruner.models.judging.judge import draft_sizes, expected_latency, expected_ratio
 from pruner.models.judging.metrics import ScoredTask, regret_against_random
 from pruner.paths import conf_folder
+from pruner.search.explorer import kept
 from pruner.search.offline.recorded import decision_rows
-from pruner.search.selection import kept
 from pruner.study.draft_quality import Pools
 
 # Early in a search the draft gets many bad programs, later only good programs; the best tenth of a
@@ -48,7 +48,7 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """A way to keep programs: see :func:`pruner.search.selection.kept`."""
+    """A way to keep programs: see :func:`pruner.search.explorer.kept`."""
 
     name: str
     apart: float = 0.0

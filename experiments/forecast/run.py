@@ -21,14 +21,15 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Bool, Float
 
+from experiments.forecast.fit import COVERED, fit_forecast
+from experiments.forecast.fit import weighted_quantile as quantile
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
 from pruner.files import merged_table, write_checksums, write_table
 from pruner.models.analyzer.columns import SCORE
-from pruner.models.forecast import COVERED, LatencyForecast, forecast_path, least_s
-from pruner.models.forecast import weighted_quantile as quantile
+from pruner.models.forecast import LatencyForecast, forecast_path, least_s
 from pruner.models.programs.dataset import load_programs
 from pruner.models.programs.reading import ReadSpec
 from pruner.paths import conf_folder, datasets_folder
@@ -78,7 +79,7 @@ class Programs:
         """Learn from some programs."""
         _, task = np.unique(self.task[learned], return_inverse=True)
         known = self.columns[learned], self.latency_s[learned]
-        return LatencyForecast.fit(*known, task, self.workload[learned], self.platform[learned])
+        return fit_forecast(*known, task, self.workload[learned], self.platform[learned])
 
     def predicted(
         self, learned: Bool[np.ndarray, " program"]

@@ -23,8 +23,12 @@ from numpy.typing import NDArray
 from experiments.common.contest import contest_rows, curve_rows
 from pruner.errors import DataError
 from pruner.files import load_metrics
-from pruner.search.offline.adaptation_run import TuningCurve
-from pruner.search.offline.comparison import MethodRun, bootstrap_interval, sign_flip_p
+from pruner.search.offline.adaptation_run import (
+    MethodRun,
+    TuningCurve,
+    bootstrap_interval,
+    sign_flip_p,
+)
 from pruner.study.network.run import read_network_run
 from pruner.study.tuning_plots import exploration_share, load_run
 from pruner.tune.networks.extraction import TASKS

@@ -42,7 +42,7 @@ from pruner.files import write_table
 from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, pair_agreement, top_k_task_mean
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
-from pruner.search.offline.comparison import sign_flip_p
+from pruner.search.offline.adaptation_run import sign_flip_p
 from pruner.search.space import unique_rows
 from pruner.study.grid import Job, results
 from pruner.tune.phases import Phases

@@ -29,7 +29,7 @@ from pruner.cli.shared.script import check_chosen, keep_tables, run_script
 from pruner.errors import PrunerError, UnsupportedProgram
 from pruner.files import JsonLines, complete_lines, json_of, load_metrics, write_table
 from pruner.program.device import load_device
-from pruner.search.history import Candidate
+from pruner.search.space import Candidate
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome, Platform

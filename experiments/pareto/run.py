@@ -27,12 +27,13 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from experiments.pareto.volume import hypervolume
 from pruner.arrays import Floats
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.script import check_chosen, run_script
 from pruner.errors import PrunerError
 from pruner.files import merged_table, write_table
-from pruner.search.objectives import Objective, check_pymoo, hypervolume, non_dominated
+from pruner.search.objectives import Objective, check_pymoo, non_dominated
 from pruner.search.policy import RandomDraws
 from pruner.study.grid import Job, results
 from pruner.study.plots import BLUE, GREY, VERMILION, headline, plain_log, style

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.proposals.fit import TaskSequences
 from pruner.arrays import Decisions, Floats
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
@@ -18,7 +19,6 @@ from pruner.data.tasks import TaskKey
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.quality import score_task, task_symbols
 from pruner.models.proposals.decision_tokens import TokenSequences, TokenSpace, encode
-from pruner.models.proposals.proposal_fit import TaskSequences
 from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.paths import conf_folder
 from pruner.program.device import load_device

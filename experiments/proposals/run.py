@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from experiments.proposals.fit import ProposalRecipe, fit_proposals, mean_loss
 from experiments.proposals.pools import Shape, TokenPool, legal_shares, read_pools
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import run_script
@@ -36,10 +37,9 @@ from pruner.errors import PrunerError
 from pruner.files import write_checksums, write_table
 from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask
-from pruner.models.proposals.proposal_fit import ProposalRecipe, fit_proposals, mean_loss
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
-from pruner.search.offline.comparison import bootstrap_interval
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.adaptation_run import bootstrap_interval
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.propose_lm import Proposer
 from pruner.study.grid import Job, results
 

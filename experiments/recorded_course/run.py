@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 
 from experiments.common.contest import Ground, budget_of, run_contest
 from experiments.rounds.run import contestants
@@ -24,10 +25,9 @@ from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import merged_table, write_table
-from pruner.models.judging.judge import expected_ratio, unreached
+from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, ranking
-from pruner.search.offline.adaptation_run import affordable
-from pruner.search.offline.comparison import first_reach, sign_flip_p
+from pruner.search.offline.adaptation_run import affordable, first_reach, sign_flip_p
 from pruner.study.adaptation.context import spreads_of
 
 HERE = Path(__file__).resolve().parent
@@ -69,6 +69,16 @@ def measures(relative_latency: Floats, trials: int) -> dict[str, float | None]:
     for after in AFTER:
         row[f"performance_{after}"] = float(1 / best[after - 1]) if after <= trials else None
     return row
+
+
+def unreached(num: int, good: int, trials: int) -> Float[np.ndarray, " trial"]:
+    """Probability [0 .. trials] that so many random programs miss all `good` programs.
+
+    Of `num`, without repetition; the sum of all but the last is the mean trials to a good one.
+    """
+    drawn = np.arange(trials)
+    missed = np.clip(num - good - drawn, 0, None) / np.maximum(num - drawn, 1)
+    return np.concatenate([[1.0], np.cumprod(missed)])
 
 
 def chance_measures(latency_s: Floats, trials: int) -> dict[str, float | None]:

@@ -24,10 +24,15 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.models.networks.pacm import PaCM
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.offline.comparison import Reach, first_reach, restricted_mean, sign_flip_p
-from pruner.search.offline.recorded import RecordedModel, RecordedTask, recorded_task, table
-from pruner.search.offline.recorded_run import Curve, run_session
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer
+from pruner.search.offline.adaptation_run import Reach, first_reach, restricted_mean, sign_flip_p
+from pruner.search.offline.recorded import (
+    RecordedLearner,
+    RecordedModel,
+    RecordedTask,
+    recorded_task,
+    table,
+)
+from pruner.search.offline.recorded_run import Clock, Curve, RecordedMeasurer, run_session
 from pruner.search.policy import DraftThenVerify, Learner, Policy, RandomDraws, RoundSettings
 
 HERE = Path(__file__).resolve().parent
@@ -70,7 +75,8 @@ def pacm(pool: RecordedTask, seed: int) -> Learner:
     setting = Setting(
         make_network=lambda: PaCM(width=64, dataflow_hidden=32, dataflow_width=64), seed=seed
     )
-    return RecordedModel([pool], Scratch(setting, fit=official_fit(epochs=30))).learner(0)
+    model = RecordedModel([pool], Scratch(setting, fit=official_fit(epochs=30)))
+    return RecordedLearner(model, 0)
 
 
 def policy_of(name: str, pool: RecordedTask, seed: int, prior: float) -> Policy:

@@ -36,8 +36,7 @@ from pruner.models.adaptation.warm import Scratch
 from pruner.models.model import RankingNetwork
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
-from pruner.search.offline.adaptation_run import affordable, without_draft
-from pruner.search.offline.comparison import MethodRun
+from pruner.search.offline.adaptation_run import MethodRun, affordable, without_draft
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

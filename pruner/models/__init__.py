@@ -3,7 +3,6 @@
 * `model`: the interface of every cost model
 * `registry`: models by name, for checkpoints
 * `ranker`: a trained model: programs in, scores out
-* `collectives`: sums over the processes of a distributed training
 * `predict`: scores of recorded programs as rows
 * `forecast`: seconds of programs, with an interval
 * `networks`: the networks

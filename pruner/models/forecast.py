@@ -3,11 +3,9 @@
 The analyzer's seconds are right within a factor of a few, and its error depends on the program: on
 its symbols, and on the terms that decide (:mod:`pruner.models.analyzer.columns`). Trees with the
 quantile loss (LightGBM) learn the 5 %, 50 % and 95 % quantile of ``log(latency / the analyzer's
-seconds)`` from these columns. Workloads that were not learned from have larger errors, so the
-interval gets a margin: trees that left some workloads out are tested on these, and the margin is
-the least with which 90 % of the programs lie inside (conformalised quantile regression: Romano,
-Patterson and Candes, NeurIPS 2019, with folds of workloads in place of one calibration set). For a
-device without programs in the training it is another margin, from trees that left a platform out.
+seconds)`` from these columns. The interval gets a margin, with which 90 % of the programs of unseen
+workloads lie inside; for a device without programs in the training it is another margin. How both
+are found: experiments/forecast/fit.py.
 """
 
 from __future__ import annotations
@@ -20,10 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from numpy.typing import NDArray
+from jaxtyping import Float
 
-from pruner.arrays import Floats, Ints
 from pruner.errors import DataError, MissingExtra
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, SCORE, DraftValues
 from pruner.models.checkpoint.tensors import load_tensors, save_tensors
@@ -32,17 +28,7 @@ from pruner.models.trees.validation import checked_lightgbm
 from pruner.paths import checkpoints_folder
 from pruner.program.device import Device, GpuDevice
 
-COVERED = 0.9  # share of programs inside the interval
-_QUANTILES = ((1 - COVERED) / 2, 0.5, (1 + COVERED) / 2)
 ELSEWHERE = ""  # the margin of devices without programs in the training
-_FOLDS = 5
-_MOST = 256  # programs of a task
-_ROUNDS = 100
-_TREES = {
-    "objective": "quantile", "learning_rate": 0.05, "num_leaves": 7, "min_data_in_leaf": 60,
-    "bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.5, "lambda_l2": 1.0,
-    "verbosity": -1, "deterministic": True, "force_row_wise": True,
-}  # fmt: skip
 _NAMES = [column.name for column in DRAFT_COLUMNS]
 _OPERATIONS = {"cpu": _NAMES.index("cpu.comp_count"), "gpu": _NAMES.index("gpu.l2_comp_count")}
 
@@ -55,45 +41,6 @@ class LatencyForecast:
     def __init__(self, boosters: Sequence[Any], margins: Mapping[str, float]) -> None:
         """`margins`: by platform of the training, and `ELSEWHERE`."""
         self._boosters, self._margins = boosters, dict(margins)
-
-    @classmethod
-    def fit(
-        cls,
-        columns: DraftValues,
-        latency_s: Float[np.ndarray, " program"],
-        task: Int[np.ndarray, " program"],
-        workload: Int[np.ndarray, " program"],
-        platform: Sequence[str],
-        *,
-        seed: int = 0,
-    ) -> LatencyForecast:
-        """Learn from measured programs, in which every task has the same weight.
-
-        `workload` [N] numbers the workload of a task, which tasks of several platforms may share;
-        `platform` [N] are names of devices. A task with many programs is sampled evenly. Raises
-        MissingExtra when lightgbm is not installed.
-        """
-        error = np.log(latency_s) + columns[:, SCORE]
-        kept = _sampled(task, np.random.default_rng(seed))
-        columns, error, task = columns[kept], error[kept], task[kept]
-        names = np.asarray(platform)[kept]
-        weight = 1.0 / np.bincount(task)[task]
-
-        def margin(groups: NDArray[Any]) -> float:
-            outside = np.zeros(len(error))
-            for group in np.unique(groups):
-                left_out = groups == group
-                known = ~left_out
-                trees = _grown(columns[known], error[known], weight[known], seed)
-                low, _, high = (one.predict(columns[left_out]) for one in trees)
-                outside[left_out] = np.maximum(low - error[left_out], error[left_out] - high)
-            return weighted_quantile(outside, weight, COVERED)
-
-        known = np.unique(names)
-        own = margin(workload[kept] % _FOLDS)
-        margins = dict.fromkeys(known.tolist(), own)
-        margins[ELSEWHERE] = max(own, margin(names)) if len(known) > 1 else own
-        return cls(_grown(columns, error, weight, seed), margins)
 
     def __call__(self, columns: DraftValues, device: Device) -> Seconds:
         """Predict the seconds on a device; at least operations over its peak."""
@@ -134,15 +81,6 @@ class LatencyForecast:
             raise DataError(f"{path}: {error}") from error
 
 
-def _sampled(task: Ints, rng: np.random.Generator) -> Ints:
-    order = rng.permutation(len(task))
-    place = np.empty(len(task), np.int64)  # in the random order, inside its task
-    by_task = order[np.argsort(task[order], kind="stable")]
-    starts = np.cumsum(np.bincount(task)) - np.bincount(task)
-    place[by_task] = np.arange(len(task)) - starts[task[by_task]]
-    return np.flatnonzero(place < _MOST)
-
-
 def least_s(columns: DraftValues, device: Device) -> Float[np.ndarray, " program"]:
     """Return the operations of programs over the device's highest peak of floats."""
     peak = device.peak_flops_per_s
@@ -150,13 +88,6 @@ def least_s(columns: DraftValues, device: Device) -> Float[np.ndarray, " program
         peak = max(peak, device.half_peak_flops_per_s)
     operations = np.exp2(columns[:, _OPERATIONS[device.kind]].astype(np.float64)) - 1.0
     return np.asarray(operations / peak)
-
-
-def weighted_quantile(values: Floats, weight: Floats, share: float) -> float:
-    """Return the least value that with all smaller values has `share` of the weight."""
-    order = np.argsort(values)
-    reached = np.cumsum(weight[order]) >= share * weight.sum() * (1 - 1e-12)
-    return float(values[order][np.argmax(reached)])
 
 
 def forecast_path(kind: str) -> Path:
@@ -208,13 +139,3 @@ def forecast_of(
     seconds = model(np.asarray(columns, np.float32), device)
     low_s, median_s, high_s = (np.asarray(calls) @ seconds).tolist()
     return Forecast(low_s=low_s, median_s=median_s, high_s=high_s)
-
-
-def _grown(columns: DraftValues, error: Floats, weight: Floats, seed: int) -> list[Any]:
-    lightgbm = import_lightgbm()
-    data = {"data": columns, "label": error, "weight": weight / weight.mean()}
-    parameters = {**_TREES, "seed": seed, "num_threads": 1}
-    return [
-        lightgbm.train({**parameters, "alpha": share}, lightgbm.Dataset(**data), _ROUNDS)
-        for share in _QUANTILES
-    ]

@@ -83,7 +83,7 @@ def scored_tasks(
         if only_seconds and (columns is None or columns.failures):
             # A program without the analyzer's columns may have features, and so a score.
             found = _featurized(task, dataflow, False, tasks, report)
-        rows = _rows(task, _score(ranker, task, found))
+        rows = _rows(ranker, task, found)
         if seconds:
             low_to_high = np.full((len(task), 3), np.nan)
             if columns is not None and device is not None and columns.extra is not None:
@@ -106,7 +106,6 @@ def _featurized(
     tasks: Definitions | None,
     quarantine: Quarantine,
 ) -> features.ProgramFeatures | None:
-    """Compute the features of a task; None where it has none."""
     try:
         found = features.featurize_records(
             records.workload_key,
@@ -127,27 +126,21 @@ def _featurized(
     return found
 
 
-def _score(
+def _rows(
     ranker: Ranker, records: TaskRecords, found: features.ProgramFeatures | None
-) -> np.ndarray:
-    """Scores [N], NaN for programs without features."""
-    if found is None:
-        return np.full(len(records), np.nan)
-    score = ranker.score(found, records.key).astype(np.float64)
-    # A ranker gives minus infinity to invalid features, but a table must not rank them last: no
-    # score.
-    return np.where(found.valid, score, np.nan)
-
-
-def _rows(records: TaskRecords, score: np.ndarray) -> pd.DataFrame:
-    ranks = pd.Series(score).rank(ascending=False, method="first").astype("Int64")
+) -> pd.DataFrame:
+    score = np.full(len(records), np.nan)
+    if found is not None:
+        # A ranker gives minus infinity to invalid features, but a table must not rank them last: no
+        # score.
+        score[found.valid] = ranker.score(found, records.key)[found.valid]
     return pd.DataFrame(
         {
             "platform": records.key.platform,
             "task": records.key.task,
             "line": records.line,
             "score": score,
-            "rank": ranks,
+            "rank": pd.Series(score).rank(ascending=False, method="first").astype("Int64"),
             "latency_s": np.where(records.valid, records.latency_s, np.nan),
         }
     )

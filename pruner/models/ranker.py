@@ -90,8 +90,7 @@ class NeuralRanker(nn.Module, Ranker):
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
         """Scores [program] of unscaled features, in the current mode."""
-        scores: Tensor = self.network(self.scaler(batch))
-        return scores
+        return self.network(self.scaler(batch))
 
     @torch.no_grad()
     def score_batch(self, batch: ProgramBatch, key: TaskKey = _NO_TASK) -> Scores:

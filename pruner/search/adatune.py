@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Keys, Scores
+from pruner.arrays import Decisions, Floats, Keys, Scores
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.explorer import ExplorerSettings, ScoreFunction, explore
-from pruner.search.history import History
-from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, fresh, guard
+from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, filled, fresh, guard
+from pruner.search.space import History
 
 _LEAST = 1e-12  # least expected improvement, so that its logarithm is finite
 _PROBES = 20  # random programs whose spread sets the random share
@@ -26,9 +25,7 @@ _PROBES = 20  # random programs whose spread sets the random share
 _EXPLORER = ExplorerSettings(population=512, generations=4, keep=64)
 
 
-def expected_improvement(
-    mean: NDArray[np.float64], spread: NDArray[np.float64], best: float
-) -> NDArray[np.float64]:
+def expected_improvement(mean: Floats, spread: Floats, best: float) -> Floats:
     """Expected improvement over `best` of normal posteriors (mean, spread), each [N]."""
     # Mockus' closed form for a normal posterior; where the trees agree its limit for s -> 0.
     gain = mean - best
@@ -39,7 +36,7 @@ def expected_improvement(
     return np.where(sure, np.maximum(gain, 0.0), gain * below + spread * density)
 
 
-def decision_columns(decisions: Decisions) -> NDArray[np.float64]:
+def decision_columns(decisions: Decisions) -> Floats:
     """Scale decisions [N, d] to forest inputs ``sign(x) log2(1 + |x|)``."""
     return np.sign(decisions) * np.log2(1.0 + np.abs(decisions))
 
@@ -69,9 +66,7 @@ class AdaTunePolicy(RandomPolicy):
         found = explore(self._space, score, how, self._rng, start=sample, exclude=seen)
         chosen = found.decisions[: num - num_random]
         # Drawn after the choice so that the random part repeats none of the chosen programs.
-        rest = self._legal(3 * num)
-        seen = np.concatenate([seen, self._space.keys(chosen)])
-        return np.concatenate([chosen, fresh(self._space, rest, seen, num - len(chosen))])
+        return filled(self._space, chosen, self._legal(3 * num), seen, num)
 
     def _forest(self, history: History) -> Forest | None:
         latency_s = history.latency_s[history.tried]

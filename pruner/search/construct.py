@@ -12,24 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Ints, Keys, Mask, Scores
+from pruner.arrays import Decisions, Floats, Ints, Keys, Mask, Scores
 from pruner.errors import PrunerError
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
-from pruner.models.analyzer.analyzer import Analyzer, SymbolAnalyzer
+from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.program.device import CpuDevice, Device
 from pruner.search.explorer import NoneFound, ScoreFunction
-from pruner.search.failures import AvoidFailures
-from pruner.search.history import History
+from pruner.search.failures import FailureModel
 from pruner.search.policy import NO_KEYS, Policy, PolicySettings, State, accepted, fresh
-from pruner.search.space import RowKeys, unique_rows
+from pruner.search.space import History, RowKeys, unique_rows
 
 # The costs of a program: loads or bytes that each level moves, and last the predicted seconds.
-Costs = NDArray[np.float64]  # [level + 1, program]
+Costs = Floats  # [level + 1, program]
 CPU_LEVELS = ("registers", "l1", "l2")
 GPU_LEVELS = ("registers", "shared")
 _GAIN = 1e-9  # least share by which a step must lower the cost
@@ -81,21 +79,16 @@ class Tiling:
     least: int = 1
 
 
-@runtime_checkable
-class DesignSpaces(Protocol):
-    """The design spaces of a task, numbered by column 0 of its vectors."""
-
-    spaces: list[Any]
-    analyzer: Analyzer | None
-
-    def symbols(self, number: int, decisions: Decisions) -> list[tuple[Ints, Scores, Symbols]]:
-        """Rows, scores (minus infinity: illegal) and symbols of each group of vectors [N, d]."""
-
-    def options(self, number: int, decisions: Decisions, slot: int) -> tuple[Ints, Mask]:
-        """List values [V] of another decision than tiles, and where offered, [N, V]."""
-
-    def relaxed(self, number: int, decisions: Decisions) -> list[tuple[Ints, Any]]:
-        """Record the scores of vectors [N, d] of space `number` (`RelaxedScores`), by rows."""
+def tilings_of(space: Any, no_tiles: str, no_symbols: str, replayed: str) -> list[Tiling | None]:
+    """The tiles of each design space; raise `PrunerError` with the message for what lacks."""
+    if not hasattr(space, "relaxed"):
+        raise PrunerError(no_tiles)
+    if not isinstance(space.analyzer, SymbolAnalyzer):
+        raise PrunerError(no_symbols)
+    tilings = [one.tiling(space.analyzer.device) for one in space.spaces]
+    if not any(tilings):
+        raise PrunerError(replayed)
+    return tilings
 
 
 class ConstructPolicy(Policy):
@@ -108,24 +101,16 @@ class ConstructPolicy(Policy):
 
     def _begin(self) -> None:
         space = self._space
-        if not isinstance(space, DesignSpaces):
-            raise PrunerError(
-                "policy=construct needs the tiles of a design space, and recorded programs have "
-                "none; use policy=random or policy=pruner_live"
-            )
-        analyzer = space.analyzer
-        if not isinstance(analyzer, SymbolAnalyzer):
-            raise PrunerError(
-                "policy=construct needs the symbols of the analyzer; use draft.form=hardware"
-            )
-        tilings = [one.tiling(analyzer.device) for one in space.spaces]
-        if not any(tilings):
-            raise PrunerError(
-                "policy=construct needs tiles, and TVM replays all design spaces of this task, so "
-                "their tiles are not known; use policy=pruner_live"
-            )
+        tilings = tilings_of(
+            space,
+            "policy=construct needs the tiles of a design space, and recorded programs have none; "
+            "use policy=random or policy=pruner_live",
+            "policy=construct needs the symbols of the analyzer; use draft.form=hardware",
+            "policy=construct needs tiles, and TVM replays all design spaces of this task, so "
+            "their tiles are not known; use policy=pruner_live",
+        )
         self._builders = [
-            _Builder(space, number, tiling, analyzer.device, self._settings)
+            _Builder(space, number, tiling, space.analyzer.device, self._settings)
             for number, tiling in enumerate(tilings)
             if tiling is not None
         ]
@@ -138,9 +123,9 @@ class ConstructPolicy(Policy):
         seen = np.concatenate([history.keys, pending])
         rest = fresh(history.space, self._order, seen, len(self._order))
         chosen = _first_accepted(self._draft, rest, num)
-        if not len(chosen) and isinstance(self._draft, AvoidFailures):
+        if not len(chosen) and isinstance(self._draft, FailureModel):
             # Constructed programs are neighbours, so that after many failures all look bad.
-            risk = self._draft.failure_model.probability(rest)
+            risk = self._draft.probability(rest)
             chosen = _first_accepted(self._draft.score, rest[np.argsort(risk, kind="stable")], num)
         if not len(chosen):
             raise NoneFound(
@@ -181,7 +166,6 @@ class ConstructSettings(PolicySettings):
     policy: ClassVar = ConstructPolicy
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
         if min(self.beam, self.keep) < 1:
             raise PrunerError("policy.beam and policy.keep must be at least 1")
 
@@ -375,7 +359,6 @@ class _Builder:
         return rows[best], np.concatenate(found), np.concatenate(scores)
 
     def _judged(self, rows: Decisions) -> tuple[Scores, Costs]:
-        """Scores and costs; infinite where a program is illegal."""
         score = np.full(len(rows), -np.inf)
         costs = np.full((len(self._levels) + 1, len(rows)), np.inf)
         for some, scores, symbols in self._space.symbols(self._number, rows):

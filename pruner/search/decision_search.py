@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions
+from pruner.arrays import Decisions, Floats, Ints, Mask
 from pruner.errors import DataError
 from pruner.search.explorer import NoneFound, ScoreFunction
-from pruner.search.failures import AvoidFailures, FailureModel
-from pruner.search.history import Candidate, History
+from pruner.search.failures import FailureModel
 from pruner.search.policy import Policy, PolicySettings, State
-from pruner.search.space import SearchSpace
+from pruner.search.space import Candidate, History, SearchSpace
 
 _ATTEMPTS = 8  # proposals that TVM refuses completely before a task is given up
 
@@ -33,7 +31,7 @@ class Search(Protocol):
     def observe(self, candidates: Sequence[Candidate], outcomes: Sequence[Any]) -> None:
         """Add outcomes: ``latency_s`` (infinite: failed), ``concerns_program`` (it was tried)."""
 
-    def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
+    def restore(self, space: int, decisions: Ints) -> Candidate:
         """Rebuild a candidate from the space and decisions in the journal."""
 
     def state(self) -> State:
@@ -94,7 +92,7 @@ class DecisionSearch:
         self._first = np.zeros((0, space.num_slots), np.int64)
         self.refused = 0
 
-    def begin_with(self, rows: NDArray[np.int64]) -> None:
+    def begin_with(self, rows: Ints) -> None:
         """Begin the first proposal with programs int64 [N, d], if nothing was proposed."""
         self._first = rows
 
@@ -126,7 +124,7 @@ class DecisionSearch:
     def _begun(self) -> bool:
         return bool(self._waiting) or len(self.history) > 0
 
-    def _of_policy(self, num: int, first: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _of_policy(self, num: int, first: Ints) -> Ints:
         """At most `num` programs of the policy besides `first`; empty at a space's end."""
         if not num:
             return first[:0]
@@ -149,12 +147,7 @@ class DecisionSearch:
             latency_s = np.array([outcome.latency_s for outcome in outcomes])
             self.know(rows, latency_s, np.array([one.concerns_program for one in outcomes]))
 
-    def know(
-        self,
-        rows: NDArray[np.int64],
-        latency_s: NDArray[np.float64],
-        tried: NDArray[np.bool_] | None = None,
-    ) -> None:
+    def know(self, rows: Ints, latency_s: Floats, tried: Mask | None = None) -> None:
         """Add results of this or an earlier run, whose programs are not proposed again."""
         self.history.add(rows, latency_s, tried)
         if self._learner is not None:
@@ -180,23 +173,23 @@ class DecisionSearch:
         if self._learner is not None:
             self._learner.load_state(state["learner"])
 
-    def restore(self, space: int, decisions: NDArray[np.int64]) -> Candidate:
+    def restore(self, space: int, decisions: Ints) -> Candidate:
         """See :class:`Search`."""
         row = self.row(space, decisions)
         (schedule,) = self.space.instantiate(row[None])
         return self._candidate(row, schedule)
 
-    def row(self, space: int, decisions: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def row(self, space: int, decisions: Sequence[int] | Ints) -> Ints:
         """Return the vector of a program in the journal, zero-padded."""
         row = np.zeros(self.space.num_slots, np.int64)
         row[0], row[1 : 1 + len(decisions)] = space, decisions
         return row
 
-    def _candidate(self, row: NDArray[np.int64], schedule: Any) -> Candidate:
+    def _candidate(self, row: Ints, schedule: Any) -> Candidate:
         size = self.space.widths[int(row[0])]
         return Candidate(space=int(row[0]), decisions=row[1 : 1 + size], schedule=schedule)
 
-    def _row(self, candidate: Candidate) -> NDArray[np.int64]:
+    def _row(self, candidate: Candidate) -> Ints:
         """Raises `DataError` for a program that belongs to none of the spaces."""
         widths, size = self.space.widths, len(candidate.decisions)
         if candidate.space not in range(len(widths)) or size != widths[candidate.space]:
@@ -226,5 +219,5 @@ def decision_search(
         policy = policy.limited(space.affordable, can_draft=space.can_draft)
     if draft is not None:
         # Around the draft: every policy that respects its minus infinity avoids failures.
-        draft = AvoidFailures(draft, FailureModel(history, space.affordable))
+        draft = FailureModel(history, draft, space.affordable)
     return DecisionSearch(space, policy.make(space, draft, learner, rng), history, learner)

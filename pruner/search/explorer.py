@@ -1,6 +1,15 @@
 """The latent schedule explorer: evolution with the draft score as fitness.
 
 Pruner (ASPLOS'25), Algorithms 1 and 2; sizes and rates: docs/paper.md section 3.
+Scored programs are selected the best first, apart from each other, some at random:
+
+* *apart*: maximal marginal relevance (Carbonell and Goldstein, SIGIR 1998), because the first
+  programs of a draft are near-copies. The next program has the largest ``score - apart *
+  likeness``; its likeness is the largest share of decisions that it has in common with a
+  program already selected;
+* *noise*: the score's own error (log seconds). Programs left out that score less than that below
+  the last selected score are indistinguishable from it; their share of all that are left out is
+  the share of places that are filled at random.
 """
 
 from __future__ import annotations
@@ -10,11 +19,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Scores
+from pruner.arrays import Decisions, Ints, Scores
 from pruner.errors import PrunerError
-from pruner.search.selection import kept
 from pruner.search.space import SearchSpace, unique_rows
 
 MUTATED = 0.85  # share of a generation that is mutated, as in the release
@@ -23,7 +30,7 @@ ScoreFunction = Callable[[Decisions], Scores]  # higher is better, minus infinit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplorerSettings:
-    """Sizes of the evolution; ``apart``, ``noise``: :func:`pruner.search.selection.kept`."""
+    """Sizes of the evolution; ``apart``, ``noise``: :func:`kept`."""
 
     population: int
     generations: int
@@ -33,7 +40,6 @@ class ExplorerSettings:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
         if min(self.population, self.keep) < 1 or self.generations < 0:
             raise PrunerError("explorer: population and keep must be at least 1, generations 0")
         if not 0 <= self.mutation_probability <= 1:
@@ -66,7 +72,7 @@ def explore(
     rng: np.random.Generator,
     *,
     start: Decisions | None = None,
-    exclude: NDArray[np.int64] | None = None,
+    exclude: Ints | None = None,
 ) -> Explored:
     """Evolve and return the ``keep`` best distinct legal vectors outside `exclude`.
 
@@ -92,7 +98,7 @@ def explore(
     return best
 
 
-def select(score: Scores, num: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def select(score: Scores, num: int, rng: np.random.Generator) -> Ints:
     """Draw `num` parents with probabilities proportional to ``1 / predicted latency``.
 
     Scores are ``-log(latency)``; uniform where no vector is legal.
@@ -113,7 +119,7 @@ def _merge(
     score: Scores,
     settings: ExplorerSettings,
     rng: np.random.Generator,
-    exclude: NDArray[np.int64] | None,
+    exclude: Ints | None,
 ) -> Explored:
     rows = np.concatenate([best.decisions, population])
     scores = np.concatenate([best.score, score])
@@ -157,3 +163,67 @@ class Memoised:
             order = np.argsort(known)
             self._keys, self._scores = known[order], scores[order]
         return self._scores[np.searchsorted(self._keys, keys)]
+
+
+def kept(
+    score: Scores,
+    num: int,
+    *,
+    rng: np.random.Generator,
+    decisions: Decisions | None = None,
+    apart: float = 0.0,
+    noise: float = 0.0,
+    beside: Decisions | None = None,
+) -> Ints:
+    """Positions of at most `num` selected programs, in the order of selection.
+
+    ``beside``: programs selected earlier, from which these lie `apart` (needs `decisions`), too.
+    Random programs (`noise`, which alone uses `rng`) come last. Minus infinity: never.
+    """
+    legal = np.flatnonzero(np.isfinite(score))
+    order = legal[np.argsort(-score[legal], kind="stable")]
+    # Before any use of `rng`: the default selection must not move the random stream of the search.
+    if len(order) <= num or not (apart or noise):
+        return order[:num]
+    by_chance = round(num * flat_share(score[order], num, noise)) if noise else 0
+    first = order[: num - by_chance]
+    if apart and decisions is not None:
+        first = _apart(score, decisions, order, num - by_chance, apart, beside)
+    if not by_chance:
+        return first
+    others = order[~np.isin(order, first)]
+    return np.concatenate([first, rng.choice(others, by_chance, replace=False)])
+
+
+def flat_share(score: Scores, num: int, noise: float) -> float:
+    """Share of the programs left out within `noise` of the last selected.
+
+    `score` is in descending order and longer than `num`.
+
+    >>> flat_share(np.array([0.0, -1.0, -1.2, -1.4, -3.0]), 2, noise=0.3)
+    0.3333333333333333
+    """
+    return float(np.mean(score[num:] > score[num - 1] - noise))
+
+
+def _apart(
+    score: Scores,
+    decisions: Decisions,
+    order: Ints,
+    num: int,
+    apart: float,
+    beside: Decisions | None,
+) -> Ints:
+    """The first `num` programs by score less `apart` times the likeness."""
+    rows, value = decisions[order], score[order].astype(np.float64)
+    likeness = np.zeros(len(order))
+    for other in () if beside is None else beside:
+        np.maximum(likeness, (rows == other).mean(axis=1), out=likeness)
+    left = np.ones(len(order), bool)
+    picked = np.empty(num, np.int64)
+    for place in range(num):
+        best = int(np.argmax(np.where(left, value - apart * likeness, -np.inf)))
+        picked[place], left[best] = best, False
+        # A running maximum: one comparison with the newest program instead of all selected pairs.
+        np.maximum(likeness, (rows == rows[best]).mean(axis=1), out=likeness)
+    return order[picked]

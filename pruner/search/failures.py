@@ -6,16 +6,11 @@ products of tile sizes) and by its value (a single location or vector width may 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Scores
+from pruner.arrays import Decisions, Floats, Mask, Scores
 from pruner.search.explorer import ScoreFunction
-from pruner.search.history import History
-
-Matrix = NDArray[np.float64]
+from pruner.search.space import History
 
 _PRIOR_LOG_ODDS = -3.0  # 5 % of the programs that the legality rules accept fail
 _SLOTS_SPREAD = 4.0  # standard deviation of the log-odds over all slots together
@@ -27,10 +22,13 @@ _STEPS = 50
 
 
 class FailureModel:
-    """Predict which programs of a task fail, for each design space by itself."""
+    """A score function that avoids programs that probably fail, learned by design space."""
 
-    def __init__(self, history: History, affordable: int | None = None) -> None:
+    def __init__(
+        self, history: History, score: ScoreFunction, affordable: int | None = None
+    ) -> None:
         """`history`: that of the task, read again at every fit; `affordable`: of its space."""
+        self.score = score
         self._num_reference = min(_REFERENCE, affordable or _REFERENCE)
         self._history, self._fitted = history, 0  # _fitted: programs of the history at the last fit
         self._models: dict[int, _Logistic] = {}
@@ -56,7 +54,7 @@ class FailureModel:
                 self._models[number] = _Logistic(known.decisions[mine], failed[mine])
         self._fitted, self._limit = len(known), None
 
-    def probability(self, decisions: Decisions) -> NDArray[np.float64]:
+    def probability(self, decisions: Decisions) -> Floats:
         """Estimated probability [N] of failure; 0 in spaces without failures."""
         self._fit()
         out = np.zeros(len(decisions))
@@ -65,8 +63,9 @@ class FailureModel:
             out[mine] = model.probability(decisions[mine])
         return out
 
-    def avoid(self, decisions: Decisions, scores: Scores) -> Scores:
-        """Lower the scores of probable failures; the least probable quarter keeps its own."""
+    def __call__(self, decisions: Decisions) -> Scores:
+        """Scores [N]; minus infinity for probable failures, save the least probable quarter."""
+        scores = self.score(decisions)
         if not self.failures:
             return scores
         self._fit()
@@ -87,32 +86,20 @@ class FailureModel:
         return max(_LIKELY, float(np.quantile(risk, _LEFT)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AvoidFailures:
-    """A score function that is minus infinity for probable failures."""
-
-    score: ScoreFunction
-    failure_model: FailureModel
-
-    def __call__(self, decisions: Decisions) -> Scores:
-        """Scores [N]; minus infinity for illegal programs and probable failures."""
-        return self.failure_model.avoid(decisions, self.score(decisions))
-
-
 class _Logistic:
     """Logistic regression: the most probable weights, by Newton's method."""
 
-    def __init__(self, decisions: Decisions, failed: NDArray[np.bool_]) -> None:
+    def __init__(self, decisions: Decisions, failed: Mask) -> None:
         logs = np.log2(1.0 + np.abs(decisions))
         self._center, spread = logs.mean(axis=0), logs.std(axis=0)
         self._scale = np.where(spread > 0, spread, 1.0)
         self._values = [np.unique(slot) for slot in decisions.T]
         self._weight = _newton(self._columns(decisions), failed.astype(float))
 
-    def probability(self, decisions: Decisions) -> NDArray[np.float64]:
+    def probability(self, decisions: Decisions) -> Floats:
         return _sigmoid(_PRIOR_LOG_ODDS + self._columns(decisions) @ self._weight)
 
-    def _columns(self, decisions: Decisions) -> Matrix:
+    def _columns(self, decisions: Decisions) -> Floats:
         """Columns [N, c]: a constant, scaled logarithms of slots, and equal values."""
         # So the spread of all slots together is the same for any number of them.
         each = _SLOTS_SPREAD / np.sqrt(2 * decisions.shape[1])
@@ -124,10 +111,10 @@ class _Logistic:
         return np.concatenate([common, each * logs, each * np.concatenate(same, axis=1)], axis=1)
 
 
-def _newton(columns: Matrix, failed: Matrix) -> Matrix:
+def _newton(columns: Floats, failed: Floats) -> Floats:
     """Weights with the largest posterior density under a standard normal prior."""
 
-    def loss(weight: Matrix) -> float:
+    def loss(weight: Floats) -> float:
         odds = _PRIOR_LOG_ODDS + columns @ weight
         return float((np.logaddexp(0, odds) - failed * odds).sum() + weight @ weight / 2)
 
@@ -147,5 +134,5 @@ def _newton(columns: Matrix, failed: Matrix) -> Matrix:
     return weight
 
 
-def _sigmoid(odds: Matrix) -> Matrix:
+def _sigmoid(odds: Floats) -> Floats:
     return np.exp(-np.logaddexp(0, -odds))

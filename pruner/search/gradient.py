@@ -23,18 +23,17 @@ from torch import Tensor
 
 from pruner.arrays import Decisions, Floats, Ints, Keys
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import SymbolAnalyzer
 from pruner.models.analyzer.derivatives import RelaxedScores
-from pruner.search.construct import DesignSpaces, Tile, Tiling
+from pruner.search.construct import Tile, Tiling, tilings_of
 from pruner.search.explorer import (
     MUTATED,
     Explored,
     ExplorerSettings,
     NoneFound,
     ScoreFunction,
+    kept,
 )
 from pruner.search.policy import DraftThenVerify, RoundSettings
-from pruner.search.selection import kept
 from pruner.search.space import divisors, unique_rows
 
 log = logging.getLogger(__name__)
@@ -56,23 +55,16 @@ class GradientPolicy(DraftThenVerify):
 
     def _begin(self) -> None:
         space = self._space
-        if not isinstance(space, DesignSpaces):
-            raise PrunerError(
-                "policy=gradient needs the tiles of a design space; recorded programs have none, "
-                "and the analyzer scores all of them without derivatives: use policy=pool"
-            )
-        if space.analyzer is None:
-            raise PrunerError(NO_ANALYZER)
-        if not isinstance(space.analyzer, SymbolAnalyzer):
-            raise PrunerError(
-                "policy=gradient needs the formulas of the analyzer; use draft.form=hardware"
-            )
-        tilings = [one.tiling(space.analyzer.device) for one in space.spaces]
-        if not any(tilings):
-            raise PrunerError(
-                "policy=gradient needs tiles, and TVM replays all design spaces of this task, so "
-                "their scores have no derivatives; use policy=pruner_live"
-            )
+        tilings = tilings_of(
+            space,
+            "policy=gradient needs the tiles of a design space; recorded programs have none, "
+            "and the analyzer scores all of them without derivatives: use policy=pool",
+            NO_ANALYZER
+            if getattr(space, "analyzer", None) is None
+            else "policy=gradient needs the formulas of the analyzer; use draft.form=hardware",
+            "policy=gradient needs tiles, and TVM replays all design spaces of this task, so "
+            "their scores have no derivatives; use policy=pruner_live",
+        )
         super()._begin()
         self._descent = Descent(space, self._settings, tilings)
 
@@ -105,7 +97,6 @@ class DescentSettings(RoundSettings):
     policy: ClassVar = GradientPolicy
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work."""
         RoundSettings.__post_init__(self)
         if min(self.starts - 1, self.anchors, self.steps, self.moves) < 1:
             raise PrunerError(

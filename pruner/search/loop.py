@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pruner.errors import PrunerError
 from pruner.progress import Log, silent
 from pruner.search.decision_search import Search
-from pruner.search.history import Candidate
+from pruner.search.space import Candidate
 from pruner.search.task_order import (
     Estimate,
     Order,
@@ -40,7 +40,6 @@ class TuneBudget:
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for numbers out of range."""
         if min(self.trials, self.batch) < 1 or (self.seconds is not None and self.seconds <= 0):
             raise PrunerError(
                 "budget: trials and batch must be at least 1, seconds above 0 or null"
@@ -98,7 +97,6 @@ class TuningTask:
     @property
     def search(self) -> Search:
         """The search; the first access begins the task (a second or more)."""
-        # Made on first use: it takes a second or more for each task of a network.
         if self.made is None:
             self.made = self.make_search()
         return self.made
@@ -262,10 +260,8 @@ class TuningLoop:
 
     def _built(self, current: Round) -> tuple[Any, int]:
         """Begin the builds of a round; on a separate device, of all rounds."""
-        self._build(current)
-        if not self._measurer.exclusive:
-            for waiting in self._waiting:  # of an earlier start
-                self._build(waiting)
+        for new in [current] if self._measurer.exclusive else [current, *self._waiting]:
+            self._build(new)
         return self._begun[current.number]
 
     def _build(self, new: Round) -> None:

@@ -6,18 +6,17 @@ on Evolutionary Computation 10, 2006); energy: :mod:`pruner.tune.run.final_choic
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from pruner.arrays import Decisions, Floats, Keys, Scores
-from pruner.errors import MissingExtra, PrunerError
+from pruner.errors import PrunerError
+from pruner.lazy import optional
 from pruner.search.explorer import Memoised, NoneFound, ScoreFunction
-from pruner.search.history import History
 from pruner.search.policy import (
     NO_KEYS,
     Policy,
@@ -25,8 +24,9 @@ from pruner.search.policy import (
     RoundSettings,
     State,
     accepted,
-    fresh,
+    filled,
 )
+from pruner.search.space import History
 
 LATENCY, SIZE, ENERGY, EDP = "latency", "size", "energy", "edp"
 KNOWN = ((LATENCY,), (LATENCY, SIZE), (ENERGY,), (EDP,), (LATENCY, ENERGY))
@@ -44,7 +44,6 @@ class Objective:
     names: tuple[str, ...] = (LATENCY,)
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for names that no run has."""
         if self.names not in KNOWN:
             known = ", ".join(str(Objective(names=one)) for one in KNOWN)
             raise PrunerError(f"objective={self}: it must be one of {known}")
@@ -165,8 +164,7 @@ class ParetoPolicy(Policy):
                 raise
             found = np.concatenate([found, rows])
         pool = accepted(self._draft, self._space.sample(3 * num, self._rng))
-        seen = np.concatenate([history.keys, pending, self._space.keys(found)])
-        return np.concatenate([found, fresh(self._space, pool, seen, num - len(found))])
+        return filled(self._space, found, pool, np.concatenate([history.keys, pending]), num)
 
     def state(self) -> State:
         """See :class:`pruner.search.policy.Policy`."""
@@ -221,30 +219,12 @@ def non_dominated(points: Points) -> Bool[np.ndarray, " program"]:
     """Mark the points of the front [N], smaller is better; raise `MissingExtra` (pymoo)."""
     out = np.zeros(len(points), bool)
     if len(points):
-        sorting = _pymoo("pymoo.util.nds.non_dominated_sorting").NonDominatedSorting()
+        library = optional("pymoo.util.nds.non_dominated_sorting", "objectives")
+        sorting = library.NonDominatedSorting()
         out[sorting.do(points, only_non_dominated_front=True)] = True
     return out
 
 
-def hypervolume(points: Points, reference: Sequence[float]) -> float:
-    """Volume between points and a reference, by pymoo; smaller is better.
-
-    Points beyond the reference add nothing. Raises `MissingExtra`.
-    """
-    if not len(points):
-        return 0.0
-    return float(_pymoo("pymoo.indicators.hv").HV(ref_point=np.asarray(reference))(points))
-
-
 def check_pymoo() -> None:
     """Raise `MissingExtra` where pymoo is not installed."""
-    _pymoo("pymoo.indicators.hv")
-
-
-def _pymoo(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "pymoo":
-            raise
-        raise MissingExtra("pymoo", "objectives") from error
+    optional("pymoo.indicators.hv", "objectives")

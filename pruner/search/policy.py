@@ -11,14 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Keys, Scores
+from pruner.arrays import Decisions, Floats, Keys, Scores
 from pruner.errors import PrunerError
-from pruner.search.explorer import MUTATED, ExplorerSettings, Memoised, ScoreFunction, explore
-from pruner.search.history import History
-from pruner.search.selection import kept
-from pruner.search.space import SearchSpace, unique_rows
+from pruner.search.explorer import MUTATED, ExplorerSettings, Memoised, ScoreFunction, explore, kept
+from pruner.search.space import History, SearchSpace, unique_rows
 
 # From all measured programs to a score function, once a round; None: nothing to learn from yet.
 Learner = Callable[[History], ScoreFunction | None]
@@ -108,6 +105,14 @@ def fresh(space: SearchSpace, decisions: Decisions, seen: Keys, num: int) -> Dec
     keys = space.keys(decisions)
     rows = unique_rows(keys)
     return decisions[rows[~np.isin(keys[rows], seen)][:num]]
+
+
+def filled(
+    space: SearchSpace, chosen: Decisions, pool: Decisions, seen: Keys, num: int
+) -> Decisions:
+    """The chosen rows, up to `num` with the first fresh rows of a pool."""
+    seen = np.concatenate([seen, space.keys(chosen)])
+    return np.concatenate([chosen, fresh(space, pool, seen, num - len(chosen))])
 
 
 class RandomPolicy(Policy):
@@ -200,15 +205,11 @@ class DraftThenVerify(Policy):
                 self._led = np.concatenate([self._led, chosen])
         # The release draws its random share from the population; ours is newly sampled.
         pool = accepted(draft, self._space.sample(3 * num, self._rng))
-        rest = fresh(
-            self._space, pool, np.concatenate([seen, self._space.keys(chosen)]), num - len(chosen)
-        )
-        return np.concatenate([chosen, rest])
+        return filled(self._space, chosen, pool, seen, num)
 
     def _explored(
         self, draft: ScoreFunction, how: ExplorerSettings, start: Decisions, seen: Keys
     ) -> Decisions:
-        """The best drafted programs, in the order of their scores."""
         return explore(self._space, draft, how, self._rng, start=start, exclude=seen).decisions
 
     def state(self) -> State:
@@ -285,7 +286,6 @@ class RoundSettings(PolicySettings):
     policy: ClassVar = DraftThenVerify
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that cannot work or have no effect."""
         if self.redraft_period < 1:
             raise PrunerError("policy.redraft_period must be at least 1")
         if self.draft is None and self.random_sample < 1:
@@ -349,7 +349,7 @@ def weighed(
     seen: Decisions,
     *,
     prior: float,
-    latency_s: NDArray[np.float64],
+    latency_s: Floats,
 ) -> ScoreFunction:
     """Mix standard scores; the draft's weight is ``prior / (prior + measured)``.
 

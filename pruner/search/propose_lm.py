@@ -3,7 +3,7 @@
 From the source (Zhai et al.): an autoregressive model draws the decisions behind a description of
 operator and device, and learns from fast programs of other tasks. Differences: a small recurrent
 network describes options by numbers instead of words; it begins as the sampling of MetaSchedule and
-learns the difference, also from slow programs (:mod:`pruner.models.proposals.proposal_fit`); the
+learns the difference, also from slow programs (experiments/proposals/fit.py); the
 most likely of the drawn programs are measured, and a run does not train it further.
 """
 
@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,10 +22,9 @@ from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import TokenSpace
 from pruner.models.proposals.proposal_model import ProposalModel, bundled_weights
 from pruner.search.explorer import NoneFound
-from pruner.search.history import History
-from pruner.search.offline.recorded_space import RecordedSpace
-from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, accepted, fresh
-from pruner.search.space import SearchSpace
+from pruner.search.offline.recorded_run import RecordedSpace
+from pruner.search.policy import NO_KEYS, PolicySettings, RandomPolicy, accepted, filled, fresh
+from pruner.search.space import History, SearchSpace
 
 
 class ProposeLmPolicy(RandomPolicy):
@@ -50,9 +49,7 @@ class ProposeLmPolicy(RandomPolicy):
         rows = rows[np.argsort(-ratio, kind="stable")]
         chosen = fresh(self._space, accepted(self._draft, rows), seen, num)
         if len(chosen) < num:
-            seen = np.concatenate([seen, self._space.keys(chosen)])
-            rest = fresh(self._space, self._legal(draws), seen, num - len(chosen))
-            chosen = np.concatenate([chosen, rest])
+            chosen = filled(self._space, chosen, self._legal(draws), seen, num)
         return chosen
 
 
@@ -66,7 +63,6 @@ class ProposeLmSettings(PolicySettings):
     policy: ClassVar = ProposeLmPolicy
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on a number that cannot work."""
         if self.draws < 1:
             raise PrunerError("policy.draws must be at least 1")
 
@@ -77,14 +73,6 @@ class ProposeLmSettings(PolicySettings):
 
 log = logging.getLogger(__name__)
 _ROUNDS = 8  # of draws, until there are enough programs that the target accepts
-
-
-@runtime_checkable
-class TokenSpaces(Protocol):
-    """A task whose design spaces, numbered by column 0 of a vector, have tokens."""
-
-    def token_spaces(self) -> list[TokenSpace | None]:
-        """The tokens of each design space; None without tokens."""
 
 
 @cache
@@ -99,7 +87,8 @@ class Proposer:
     def __init__(self, space: SearchSpace, model: ProposalModel) -> None:
         """Read the tokens of the spaces; report the spaces without trained tokens."""
         self._space, self._model = space, model
-        self._spaces = space.token_spaces() if isinstance(space, TokenSpaces) else [None]
+        tokens = getattr(space, "token_spaces", None)
+        self._spaces: list[TokenSpace | None] = tokens() if tokens else [None]
         strange = sum(not model.fits(one) for one in self._spaces)
         self.falls_back = strange == len(self._spaces)
         if strange:
@@ -153,7 +142,6 @@ class Proposer:
         return out
 
     def _drawn(self, number: int, num: int, rng: np.random.Generator) -> tuple[Decisions, Floats]:
-        """Draw programs of a design space, as vectors of the task."""
         space: Any = self._space
         tokens = self._spaces[number]
         if tokens is not None and self._model.fits(tokens):

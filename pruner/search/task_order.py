@@ -19,6 +19,9 @@ _MAGNITUDE = 1.618  # Ansor calls tasks of an operator similar within this facto
 # Trials of each of several tasks in its first round: this share of the budget, at least enough to
 # see which programs are good, at most enough to show just that.
 _FIRST_SHARE, _FIRST_LEAST, _FIRST_MOST = 0.3, 4, 10
+_ALPHA, _WINDOW = 0.2, 3  # Ansor's: weight of the slope of so many batches
+_BETA, _PATIENCE = 2.0, 5  # similar tasks reach speeds within it, unless slower for more batches
+_FRUITLESS = 3  # ours: after so many batches without a program that runs, a task is not urgent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,25 +59,6 @@ class TaskProgress:
         return self.operator, int(math.log(self.flops + 1) / math.log(_MAGNITUDE))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientSettings:
-    """Ansor's constants, and `fruitless`, which is ours.
-
-    ``alpha``: weight of the slope of ``window`` batches; ``beta``: similar tasks reach speeds
-    within it, unless slower for ``patience`` batches more than others. ``fruitless``: after so many
-    batches without a program that runs, a task is no longer urgent.
-    """
-
-    alpha: float = 0.2
-    beta: float = 2.0
-    window: int = 3
-    patience: int = 5
-    fruitless: int = 3
-
-
-DEFAULT = GradientSettings()
-
-
 def check_order(order: str) -> None:
     """Raise `PrunerError` for an unknown order."""
     if order not in get_args(Order):
@@ -89,9 +73,7 @@ def round_size(batch: int, trials: int, tasks: int, *, first: bool) -> int:
     return max(1, min(batch, _FIRST_MOST, share, trials // tasks))
 
 
-def next_task(
-    order: Order, tasks: Sequence[TaskProgress], settings: GradientSettings = DEFAULT
-) -> int | None:
+def next_task(order: Order, tasks: Sequence[TaskProgress]) -> int | None:
     """Index of the next task; None when every task is exhausted.
 
     Every task gets a batch first. Raises `PrunerError` for an unknown order.
@@ -104,10 +86,10 @@ def next_task(
     if order == "round_robin" or not tasks[fewest].best_s:
         return fewest
     # Ties go to the first task: a resumed run must choose the same.
-    return max(live, key=lambda i: (gain(tasks, i, settings), -i))
+    return max(live, key=lambda i: (gain(tasks, i), -i))
 
 
-def gain(tasks: Sequence[TaskProgress], index: int, settings: GradientSettings = DEFAULT) -> float:
+def gain(tasks: Sequence[TaskProgress], index: int) -> float:
     """Expected decrease of the weighted total latency by another batch (seconds)."""
     task = tasks[index]
     batches, latest = len(task.best_s), task.best_s[-1]
@@ -115,27 +97,25 @@ def gain(tasks: Sequence[TaskProgress], index: int, settings: GradientSettings =
         if task.awaited:  # and not before the first results show whether anything runs
             return 0.0
         others = [len(t.best_s) for t in tasks if t is not task and not t.exhausted]
-        return float("inf") if batches <= max(settings.fruitless, min(others, default=0)) else 0.0
-    window = min(settings.window, batches - 1)
+        return float("inf") if batches <= max(_FRUITLESS, min(others, default=0)) else 0.0
+    window = min(_WINDOW, batches - 1)
     earlier = task.best_s[-1 - window]
     slope = (earlier - latest) / window if window and earlier != float("inf") else 0.0
     hope = latest / batches  # Ansor's optimistic guess: n more batches win all that is left
     fastest = max((t.speed for t in _similar(tasks, index)), default=0.0)
     if fastest > 0:  # or reach the speed of the best similar task, up to the factor beta
-        hope = max(hope, latest - settings.beta * task.flops / max(fastest, task.speed))
-    return task.weight * (settings.alpha * slope + (1 - settings.alpha) * hope)
+        hope = max(hope, latest - _BETA * task.flops / max(fastest, task.speed))
+    return task.weight * (_ALPHA * slope + (1 - _ALPHA) * hope)
 
 
-def stays_behind(
-    tasks: Sequence[TaskProgress], index: int, settings: GradientSettings = DEFAULT
-) -> bool:
+def stays_behind(tasks: Sequence[TaskProgress], index: int) -> bool:
     """Whether a task is slower than its group after many batches, so set ``alone``."""
     task, others = tasks[index], _similar(tasks, index)
     if not others:
         return False
     most = max(len(other.best_s) for other in others)
-    slow = task.speed < max(other.speed for other in others) / settings.beta
-    return slow and len(task.best_s) > settings.patience + most
+    slow = task.speed < max(other.speed for other in others) / _BETA
+    return slow and len(task.best_s) > _PATIENCE + most
 
 
 def _similar(tasks: Sequence[TaskProgress], index: int) -> list[TaskProgress]:

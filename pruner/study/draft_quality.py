@@ -15,11 +15,11 @@ from pruner.data.tasks import Duplicates, TaskRecords
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.files import read_json
 from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer, terms
-from pruner.models.analyzer.calibrate import calibrate
 from pruner.models.analyzer.choice import AnalyzerChoice
-from pruner.models.analyzer.constants import save_constants
+from pruner.models.analyzer.constants import GROUPS, save_constants
 from pruner.models.analyzer.quality import (
     TaskSymbols,
+    calibrate,
     cross_calibrated,
     of_another_gpu,
     quality,
@@ -28,7 +28,6 @@ from pruner.models.analyzer.quality import (
     score_task,
     task_symbols,
 )
-from pruner.models.analyzer.switches import GROUPS
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import Device, GpuDevice
 from pruner.program.replay import definitions_of
@@ -276,7 +275,7 @@ def _forms(
         ScoredTask(name=t.name, latency_s=t.latency_s, score=-t.latency_s) for t in tasks
     ]
     for form in forms:
-        own = terms(form, type(hardware.device)).names() if table.terms else ()
+        own = tuple(terms(form, type(hardware.device))) if table.terms else ()
         for term, name in (*GROUPS.items(), *zip(own, own, strict=True)):
             ablated = replace(hardware, form=form, without=term)
             scored[f"{form}_without_{name}"] = [score_task(t, ablated) for t in tasks]

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from pruner.cli.shared.help import commands, help_text
 from pruner.cli.shared.known import command_file, read_words
 from pruner.cli.shared.recipe_options import recipe_of
-from pruner.models.training.fit import TRAINER
 from pruner.models.training.recipe import Recipe
+from pruner.models.training.training import TRAINER
 from tests.cli.outcome import composed
 from tests.paths import CONF, PAGES
 

@@ -8,8 +8,7 @@ import pytest
 
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.models.analyzer.cpu import CpuSwitches
-from pruner.models.analyzer.paper import PaperSwitches
+from pruner.models.analyzer.constants import CPU_TERMS, PAPER_TERMS
 from pruner.study import draft_quality
 from pruner.study.book.items import load_item
 from tests.paths import DATASETS
@@ -57,14 +56,14 @@ def test_every_term_is_left_out_alone(command, root, tmp_path):
     ).done  # fmt: skip
     with out.open(encoding="utf-8") as file:
         forms = [row["form"] for row in csv.DictReader(file)]
-    assert result["rows"] == len(forms) == 4 + len(CpuSwitches.names())
-    assert {f"hardware_without_{name}" for name in CpuSwitches.names()} < set(forms)
+    assert result["rows"] == len(forms) == 4 + len(CPU_TERMS)
+    assert {f"hardware_without_{name}" for name in CPU_TERMS} < set(forms)
 
 
 def test_the_book_has_a_row_for_each_penalty_of_the_paper(repository):
     item = load_item(repository / "experiments" / "draft")
     (table,) = [table for table in item.tables if "penalties alone" in table.title]
-    alone = [f"paper_without_{name}" for name in PaperSwitches.names()]
+    alone = [f"paper_without_{name}" for name in PAPER_TERMS]
     assert table.where["form"] == ["paper", *alone]
     for preset in item.run.values():
         assert "terms=true" in preset[0]

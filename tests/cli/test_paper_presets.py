@@ -21,15 +21,14 @@ from pruner.cli.tuning.read_options import adaptation_of
 from pruner.features.columns import DATAFLOW_COLUMNS
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.adaptation.base import Setting
-from pruner.models.analyzer.official import OfficialSwitches
-from pruner.models.analyzer.paper import PaperSwitches
+from pruner.models.analyzer.constants import OFFICIAL_TERMS, PAPER_TERMS, without
 from pruner.models.checkpoint.checkpoint import load_checkpoint
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.batch import NUM_STATEMENT_COLUMNS
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.program.device import load_device
-from pruner.search.history import History
+from pruner.search.space import History
 from pruner.study.adaptation.context import Budget
 from tests.cli import gpu_records
 from tests.cli.outcome import composed as by_hydra
@@ -269,13 +268,12 @@ def test_the_draft_presets_are_the_published_forms():
     """2.3: six penalties, all on; 2.5: wave, warp, registers, reuse and memory, all on."""
     paper = build(composed("evaluate", "paper_draft").model)
     assert (paper.form, paper.without, paper.calibrate) == ("paper", None, 0)
-    on = PaperSwitches.without(paper.without)
-    assert {name for name in on.names() if getattr(on, name)} == PENALTIES["c"] | PENALTIES["m"]
+    assert without(PAPER_TERMS, paper.without) == PENALTIES["c"] | PENALTIES["m"]
     for group, names in PENALTIES.items():
-        assert set(PaperSwitches.group(group)) == names
+        assert PAPER_TERMS.keys() - without(PAPER_TERMS, group) == names
     release = build(composed("evaluate", "paper_draft_release").model)
     assert (release.form, release.without) == ("official", None)
-    assert set(OfficialSwitches.names()) == {"wave", "warp", "registers", "reuse", "memory"}
+    assert OFFICIAL_TERMS.keys() == {"wave", "warp", "registers", "reuse", "memory"}
     ours = build(composed("evaluate", "ours_draft").model)
     assert ours.form == composed("tune", "ours_tuning").draft.form == "hardware"
 

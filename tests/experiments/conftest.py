@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from experiments.live import live
-from pruner.search.offline.comparison import bootstrap_interval
+from pruner.search.offline.adaptation_run import bootstrap_interval
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,7 @@ from experiments.common.contest import Contestant, contest_rows, run_contest
 from pruner.cli.shared.recipe_options import recipe_of
 from pruner.models.training.recipe import Recipe
 from pruner.progress import Progress
-from pruner.search.offline.adaptation_run import TuningCurve
-from pruner.search.offline.comparison import MethodRun
+from pruner.search.offline.adaptation_run import MethodRun, TuningCurve
 from pruner.study.adaptation.context import Budget
 from tests.cli.test_paper_presets import composed
 

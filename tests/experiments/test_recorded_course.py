@@ -1,6 +1,7 @@
 """Races with a recorded course: arithmetic by hand, and the page beside the tables."""
 
 import re
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from experiments.recorded_course.run import (
     measures,
     run,
     summary_rows,
+    unreached,
 )
 from pruner.cli.shared.script import Data
 from pruner.data.metaschedule import StoredRecord
@@ -24,6 +26,14 @@ from pruner.files import read_table
 from tests.paths import REPOSITORY
 
 FOLDER = REPOSITORY / "experiments" / "recorded_course"
+
+
+def test_choices_without_a_good_program_by_hand():
+    # two good of five; without them: 3 of 5 single programs, 3 of 10 pairs, 1 of 10 triples
+    assert unreached(5, 2, 5) == pytest.approx([1, 3 / 5, 3 / 10, 1 / 10, 0, 0])
+    orders = list(combinations(range(5), 2))  # places of the good programs, equally likely
+    mean = np.mean([min(places) + 1 for places in orders])
+    assert unreached(5, 2, 5)[:-1].sum() == pytest.approx(mean)
 
 
 def test_a_run_counts_its_trials_to_the_goals_and_may_end_early():

@@ -5,16 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.forecast.fit import COVERED, fit_forecast, weighted_quantile
 from pruner.errors import DataError
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, SCORE
-from pruner.models.forecast import (
-    COVERED,
-    Forecast,
-    LatencyForecast,
-    forecast_of,
-    forecast_path,
-    weighted_quantile,
-)
+from pruner.models.forecast import Forecast, LatencyForecast, forecast_of, forecast_path
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
 
@@ -44,7 +38,7 @@ def drawn(seed, spread=0.3):
 @pytest.fixture(scope="module")
 def forecast():
     columns, latency_s, task = drawn(0)
-    return LatencyForecast.fit(columns, latency_s, task, task, ["cpu-avx2"] * len(task))
+    return fit_forecast(columns, latency_s, task, task, ["cpu-avx2"] * len(task))
 
 
 def test_a_network_is_the_sum_of_its_calls(device):
@@ -78,7 +72,7 @@ def test_a_platform_without_programs_has_a_wider_interval(device):
     columns, latency_s, task = drawn(0, spread=0.05)
     names = np.where(task % 2 == 0, "cpu-avx2", "cpu-sse4")
     latency_s = latency_s * np.where(task % 2 == 0, 1.0, np.e)
-    forecast = LatencyForecast.fit(columns, latency_s, task, task // 2, names)
+    forecast = fit_forecast(columns, latency_s, task, task // 2, names)
     strange = replace(device, name="another")
     width, wider = (np.log(h / low) for low, _, h in
                     (forecast(columns, one).T for one in (device, strange)))  # fmt: skip

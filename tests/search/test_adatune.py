@@ -9,10 +9,9 @@ import pytest
 from pruner.models.trees.forest import Forest, ForestSettings
 from pruner.search.adatune import AdaTuneSettings, decision_columns, expected_improvement
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.history import History
-from pruner.search.offline.recorded_run import run_session
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
+from pruner.search.offline.recorded_run import Clock, RecordedMeasurer, RecordedSpace, run_session
 from pruner.search.policy import RandomDraws
+from pruner.search.space import History
 
 
 def test_expected_improvement_by_hand():

@@ -5,16 +5,15 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings, Memoised, ScoreFunction, explore, select
-from pruner.search.history import History
 from pruner.search.offline.recorded import table
-from pruner.search.offline.recorded_run import run_session
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
+from pruner.search.offline.recorded_run import Clock, RecordedMeasurer, RecordedSpace, run_session
 from pruner.search.policy import (
     DraftThenVerify,
     RandomDraws,
     RoundSettings,
     weighed,
 )
+from pruner.search.space import History
 from tests.search.tile_space import NUM_SLOTS, TileScore, TileSpace
 
 SMALL = ExplorerSettings(population=256, generations=4, keep=64)

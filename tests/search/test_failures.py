@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.failures import AvoidFailures, FailureModel
-from pruner.search.history import History
+from pruner.search.failures import FailureModel
 from pruner.search.policy import DraftThenVerify, RandomDraws, RoundSettings
+from pruner.search.space import History
 
 POWERS = 2 ** np.arange(7)
 
@@ -61,14 +61,14 @@ def seconds(failed):
 def taught(space, rows, failed):
     history = History(space)
     history.add(rows, seconds(failed))
-    return FailureModel(history)
+    return FailureModel(history, large)
 
 
 def failing_shares(policy, rule, rounds=10, *, aware=True, seed=0):
     """Share of failures in every round of 16 proposals, and the proposals."""
     space = Tiles()
     history = History(space)
-    score = AvoidFailures(large, FailureModel(history)) if aware else large
+    score = FailureModel(history, large) if aware else large
     chosen = policies(space, score, np.random.default_rng(seed))[policy]
     shares, proposals = [], []
     for _ in range(rounds):
@@ -119,7 +119,7 @@ def test_where_everything_fails_the_search_goes_on(policy):
 def test_probabilities_follow_what_was_seen():
     space, rng = Tiles(), np.random.default_rng(0)
     history = History(space)
-    failure_model, rows = FailureModel(history), space.sample(400, rng)
+    failure_model, rows = FailureModel(history, large), space.sample(400, rng)
     assert (failure_model.probability(rows) == 0).all()
     history.add(rows, seconds(RULES["kind"](rows)))
     new = space.sample(400, rng)
@@ -133,13 +133,12 @@ def test_a_verdict_does_not_depend_on_what_else_is_asked_for(share):
     space, rng = Tiles(), np.random.default_rng(0)
     rows = space.sample(200, rng)
     failed = large(rows) > np.quantile(large(rows), 1 - share)
-    failure_model = taught(space, rows, failed)
-    cautious, new = AvoidFailures(large, failure_model), space.sample(100, rng)
+    cautious, new = taught(space, rows, failed), space.sample(100, rng)
     together = cautious(new)
     assert 0.1 < np.isfinite(together).mean() < 0.9
     np.testing.assert_array_equal(together, [cautious(new[i : i + 1])[0] for i in range(100)])
     # another start of the run: asked in another order, from the same history
-    again = AvoidFailures(large, taught(space, rows, failed))
+    again = taught(space, rows, failed)
     np.testing.assert_array_equal(again(new[::-1])[::-1], together)
 
 

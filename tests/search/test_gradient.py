@@ -13,7 +13,7 @@ from pruner.errors import PrunerError
 from pruner.search.construct import Tile
 from pruner.search.explorer import ExplorerSettings, NoneFound
 from pruner.search.gradient import Descent, DescentSettings, _TileTable
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.space import RowKeys
 
 TILES = (

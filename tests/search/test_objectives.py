@@ -5,19 +5,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from experiments.pareto.volume import hypervolume
 from pruner.errors import PrunerError
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.history import History
 from pruner.search.objectives import (
     KNOWN,
     BlendedScore,
     Objective,
     ParetoSettings,
     dominated,
-    hypervolume,
     non_dominated,
 )
 from pruner.search.policy import DraftThenVerify, RandomDraws, RoundSettings
+from pruner.search.space import History
 from tests.search.tile_space import TileScore, TileSpace
 
 ROUNDS = RoundSettings(

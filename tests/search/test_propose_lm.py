@@ -6,15 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from experiments.proposals.fit import ProposalRecipe, TaskSequences, fit_proposals
 from pruner.errors import PrunerError
 from pruner.models.proposals.decision_tokens import encode
-from pruner.models.proposals.proposal_fit import ProposalRecipe, TaskSequences, fit_proposals
 from pruner.search.explorer import ExplorerSettings, NoneFound
-from pruner.search.history import History
-from pruner.search.offline.recorded_run import run_session
-from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
+from pruner.search.offline.recorded_run import Clock, RecordedMeasurer, RecordedSpace, run_session
 from pruner.search.policy import RandomDraws, RoundSettings
 from pruner.search.propose_lm import ProposeLmSettings, Proposer
+from pruner.search.space import History
 from tests.models.proposals.tiny import factorisations, tiny_space
 
 

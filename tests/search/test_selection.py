@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from pruner.search.explorer import ExplorerSettings, explore
+from pruner.search.explorer import ExplorerSettings, explore, flat_share, kept
 from pruner.search.policy import weighed
-from pruner.search.selection import flat_share, kept
 from tests.search.tile_space import TileScore, TileSpace
 
 

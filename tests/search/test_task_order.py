@@ -7,7 +7,6 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.search.task_order import (
-    GradientSettings,
     TaskProgress,
     gain,
     next_task,
@@ -15,8 +14,6 @@ from pruner.search.task_order import (
     stays_behind,
 )
 from pruner.tune.phases import Phases
-
-ALPHA_HALF = GradientSettings(alpha=0.5, beta=2.0, window=2)
 
 
 def progress(best_s, weight=1.0, flops=0.0, **more):
@@ -51,16 +48,16 @@ def test_round_robin_takes_the_task_with_fewest_batches_that_is_not_exhausted():
 
 
 def test_the_gain_is_the_slope_and_an_optimistic_guess():
-    # slope (8 - 4) / 2 = 2 over two batches; guess 4 / 3 batches; halves of both, twice a model
+    # slope (8 - 4) / 2 = 2 over two batches; guess 4 / 3 batches; twice a model
     task = progress([8.0, 6.0, 4.0], weight=2.0)
-    assert gain([task], 0, ALPHA_HALF) == pytest.approx(2 * (0.5 * 2 + 0.5 * 4 / 3))
+    assert gain([task], 0) == pytest.approx(2 * (0.2 * 2 + 0.8 * 4 / 3))
 
 
 def test_a_task_that_computes_slowly_may_hope_for_the_speed_of_similar_ones():
     fast = progress([1.0, 1.0], flops=100.0, operator="matmul")  # 100 a second
     # 10 a second; at half of 100: 2 s instead of 10
     slow = progress([10.0, 10.0], flops=100.0, operator="matmul")
-    assert gain([fast, slow], 1, ALPHA_HALF) == pytest.approx(0.5 * (10 - 2))
+    assert gain([fast, slow], 1) == pytest.approx(0.8 * (10 - 2))
     assert next_task("gradient", [fast, slow]) == 1
 
 
@@ -76,7 +73,7 @@ def test_a_task_that_computes_slowly_may_hope_for_the_speed_of_similar_ones():
 def test_other_tasks_promise_nothing(other):
     task = progress([10.0, 10.0], flops=100.0, operator="matmul")
     fast = progress([1.0, 1.0], **{"flops": 100.0, **other})
-    assert gain([fast, task], 1, ALPHA_HALF) == pytest.approx(0.5 * 10 / 2)
+    assert gain([fast, task], 1) == pytest.approx(0.8 * 10 / 2)
 
 
 def test_flat_tasks_get_batches_in_proportion_to_their_latency():

@@ -26,11 +26,10 @@ from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
-from pruner.models.analyzer.calibrate import FREE as CALIBRATED
-from pruner.models.analyzer.calibrate import calibrate
 from pruner.models.analyzer.columns import NUM_DRAFT_COLUMNS, DraftColumns
 from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates
-from pruner.models.analyzer.quality import TaskSymbols, sample_programs, task_label
+from pruner.models.analyzer.quality import FREE as CALIBRATED
+from pruner.models.analyzer.quality import TaskSymbols, calibrate, sample_programs, task_label
 from pruner.models.programs.program_table import ProgramTable
 from pruner.paths import conf_folder
 from pruner.program.replay import Definitions, definitions_of, find_definition, replay

@@ -13,7 +13,7 @@ from pruner.cli.shared.recipe_options import model_factory
 from pruner.cli.shared.start import check_contradicted
 from pruner.cli.tuning.platform import chosen_platform, load_draft
 from pruner.errors import PrunerError
-from pruner.models.adaptation.base import Adaptation, FittedAdaptation
+from pruner.models.adaptation.base import Adaptation
 from pruner.models.adaptation.warm import Scratch
 from pruner.models.training.fit import checkpoint_file
 from pruner.models.training.training import build_network
@@ -116,7 +116,7 @@ def adaptation_of(config: DictConfig) -> Callable[..., Adaptation]:
     if (
         config.online_fit is None
         or config.adaptation.get("fit") is not None
-        or not issubclass(way, FittedAdaptation)
+        or not getattr(way, "learns", False)
     ):
         return make
     return partial(make, fit=build(config.online_fit))

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
 
 from pruner import features
 from pruner.data.tasks import TaskKey
 from pruner.errors import PrunerError
 from pruner.features.batch import ProgramFeatures
 from pruner.features.dataflow import DataflowKind
-from pruner.models.adaptation.fitting import Example, OnlineFit, normalised
+from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.checkpoint.checkpoint import ADAPTED, CheckpointInfo, git_commit, save_checkpoint
 from pruner.models.model import RankingNetwork
 from pruner.models.programs.batch import ProgramBatch
@@ -58,35 +57,6 @@ class Setting:
         self.standard = standard if source is None else source.scaler.is_standard
         self.seed = seed
 
-    def needed_source(self, method: str) -> NeuralRanker:
-        """The source ranker; raises PrunerError without a source."""
-        if self.source is None:
-            raise PrunerError(f"{method} needs a model of the source platform; give checkpoint=RUN")
-        return self.source
-
-    def needed_store(self, method: str) -> ProgramTable:
-        """The source programs; raises PrunerError without source programs."""
-        if self.source_store is None:
-            raise PrunerError(f"{method} needs labelled source programs, which adapt.py has")
-        return self.source_store
-
-
-def source_example(setting: Setting, method: str, most: int) -> Example:
-    """At most `most` source programs, relative to their whole tasks, as inputs."""
-    ranker, store = setting.needed_source(method), setting.needed_store(method)
-    generator = torch.Generator().manual_seed(setting.seed)
-    index = torch.randperm(store.num_programs, generator=generator)[:most]
-    # Before the draw: the centre of a task is the mean of all its programs, as in the source's
-    # training.
-    seen = store.relative() if ranker.relative else store
-    chosen = normalised(seen.subset(index), ranker.scaler)
-    learnable = OnlineFit.learnable(chosen)
-    if not len(learnable):
-        raise PrunerError(
-            f"{method}: num_source={most} has no source task with two programs; give more"
-        )
-    return Example(store=chosen, index=learnable)
-
 
 class Adaptation(ABC):
     """A ranker that follows a target platform round by round.
@@ -99,18 +69,22 @@ class Adaptation(ABC):
     both places.) So the centre of a task is set once: the mean of its first population where
     `set_reference_population` was called, else the mean of its first measured programs.
 
-    `keeps_source`: the weights still hold what the source learned. `learns`: they also learn from
-    the target. `period`: updates between two fits.
+    `name`: of a method that needs a source model. `keeps_source`: the weights still hold what the
+    source learned. `learns`: they also learn from the target. `further`: the attribute with weights
+    by name that the state holds, too. `period`: updates between two fits.
     """
 
+    name: ClassVar[str] = ""
     keeps_source: ClassVar[bool] = True
     learns: ClassVar[bool] = True
+    further: ClassVar[str] = ""
     period: int = 1
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
         self.setting = setting
+        self.fit = fit or OnlineFit()
         self.round = 0
-        source = setting.source
+        source = self.source if self.name else setting.source
         if source is None:
             network = build_network(setting.make_network, setting.seed)
             ranker = NeuralRanker(network, ColumnScaler(), relative=setting.relative)
@@ -118,6 +92,15 @@ class Adaptation(ABC):
             # The source is shared by all methods of a comparison, so an update must not touch it.
             ranker = deepcopy(source)
         self._ranker = ranker.eval()
+
+    @property
+    def source(self) -> NeuralRanker:
+        """The source ranker; raises PrunerError without a source."""
+        if self.setting.source is None:
+            raise PrunerError(
+                f"{self.name} needs a model of the source platform; give checkpoint=RUN"
+            )
+        return self.setting.source
 
     @property
     def ranker(self) -> NeuralRanker:
@@ -141,10 +124,6 @@ class Adaptation(ABC):
         self._update(store)
         self.round += 1
 
-    @abstractmethod
-    def _update(self, store: ProgramTable) -> None:
-        """Update the ranker; `round` counts the updates before this update."""
-
     @property
     def models(self) -> dict[str, NeuralRanker]:
         """The resulting rankers by name, of the class of the source."""
@@ -155,9 +134,10 @@ class Adaptation(ABC):
         centers = self.ranker.centers.items()
         return {
             "round": self.round,
-            "network": _copied(self.ranker.network),
-            "scaler": _copied(self.ranker.scaler),
+            "network": copied(self.ranker.network.state_dict()),
+            "scaler": copied(self.ranker.scaler.state_dict()),
             "centers": [(asdict(key), asdict(center)) for key, center in centers],
+            **({self.further: copied(getattr(self, self.further))} if self.further else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -169,16 +149,11 @@ class Adaptation(ABC):
         for key, center in state["centers"]:
             known = TaskKey(**{**key, "fused": tuple(key["fused"])})
             self.ranker.centers[known] = Center(**center)
-
-
-class FittedAdaptation(Adaptation):
-    """An adaptation whose update fits a network on the target programs."""
-
-    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
-        super().__init__(setting)
-        self.fit = fit or OnlineFit()
+        for name, value in state[self.further].items() if self.further else ():
+            getattr(self, self.further)[name].data.copy_(value)
 
     def _update(self, store: ProgramTable) -> None:
+        """Update the ranker; `round` counts the updates before this update."""
         learnable = self.fit.learnable(store)
         if len(learnable):
             self._learn(store, learnable)
@@ -189,11 +164,29 @@ class FittedAdaptation(Adaptation):
 
     def run_fit(self, store: ProgramTable, index: torch.Tensor, **extras: Any) -> None:
         """Fit the present ranker; batches depend only on seed and round."""
-        self.fit(self.ranker.network, self.example(store, index), seed=self.stream(), **extras)
+        example = Example.of(store, self.ranker, index)
+        self.fit(self.ranker.network, example, seed=self.stream(), **extras)
 
-    def example(self, store: ProgramTable, index: torch.Tensor) -> Example:
-        """Programs as inputs of the present ranker: relative and normalised."""
-        return Example.of(store, self.ranker, index)
+    def source_example(self, most: int) -> Example:
+        """At most `most` source programs, relative to their whole tasks."""
+        setting, store = self.setting, self.setting.source_store
+        if store is None:
+            raise PrunerError(f"{self.name} needs labelled source programs, which adapt.py has")
+        generator = torch.Generator().manual_seed(setting.seed)
+        index = torch.randperm(store.num_programs, generator=generator)[:most]
+        # Before the draw: the centre of a task is the mean of all its programs, as in the source's
+        # training.
+        chosen = (store.relative() if self.source.relative else store).subset(index)
+        learnable = OnlineFit.learnable(chosen)
+        if not len(learnable):
+            raise PrunerError(
+                f"{self.name}: num_source={most} has no source task with two programs; give more"
+            )
+        return Example(store=chosen, index=learnable, scaler=self.source.scaler)
+
+    def restart(self) -> None:
+        """Take the weights of the source."""
+        self.ranker.network.load_state_dict(self.source.network.state_dict())
 
     def stream(self) -> int:
         """Seed of this round."""
@@ -206,27 +199,9 @@ class FittedAdaptation(Adaptation):
         self.ranker.scaler.load_state_dict(fresh.state_dict())
 
 
-def _copied(module: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in module.state_dict().items()}
-
-
-def adapted_info(
-    adaptation: Adaptation, start: Start | None, dataflow: DataflowKind, keys: Iterable[TaskKey]
-) -> CheckpointInfo:
-    """The description of an adaptation's models: the tasks still in their weights.
-
-    Those of `start` (not after training from scratch), and `keys` (not without updates).
-    """
-    version = features.FEATURE_SET_VERSION
-    if start is None:  # random weights; raises PrunerError for a class unknown to checkpoints
-        spec = ModelSpec.of(adaptation.setting.make_network)
-        info = CheckpointInfo(model=spec, feature_version=version, dataflow=dataflow)
-    elif adaptation.keeps_source:
-        info = replace(start.info, **start.inherited)
-    else:
-        info = replace(start.info, seen_tasks={}, seen_workloads={}, lineage=[])
-    info = replace(info, feature_version=version, metrics={}, git_commit=git_commit())
-    return info.with_seen(keys) if adaptation.learns else info
+def copied(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copy weights by name."""
+    return {name: value.detach().clone() for name, value in weights.items()}
 
 
 def save_models(
@@ -240,12 +215,23 @@ def save_models(
 ) -> dict[str, Path]:
     """Write every model of an adaptation; returns file by name.
 
-    `start` is the source model, `keys` the tasks learned from since, `about` information.
+    `start` is the source model, `keys` the tasks learned from since, `about` information. The
+    description lists the tasks still in the weights: those of `start` (not after training from
+    scratch), and `keys` (not without updates).
     """
-    try:
-        info = adapted_info(adaptation, start, dataflow, keys)
-    except PrunerError:  # made by a function: nobody could build it again
-        return {}
+    version = features.FEATURE_SET_VERSION
+    if start is None:  # random weights
+        try:
+            spec = ModelSpec.of(adaptation.setting.make_network)
+        except PrunerError:  # made by a function: nobody could build it again
+            return {}
+        info = CheckpointInfo(model=spec, feature_version=version, dataflow=dataflow)
+    elif adaptation.keeps_source:
+        info = replace(start.info, **start.inherited)
+    else:
+        info = replace(start.info, seen_tasks={}, seen_workloads={}, lineage=[])
+    info = replace(info, feature_version=version, metrics={}, git_commit=git_commit())
+    info = info.with_seen(keys) if adaptation.learns else info
     written = {name: path_of(name) for name in adaptation.models}
     for name, ranker in adaptation.models.items():
         config = {**info.config, "adapted": {**about, "model": name}}

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
@@ -18,7 +18,7 @@ from pruner.models.training.training import build_network
 Student = Literal["source", "fresh"]
 
 
-class Distillation(FittedAdaptation):
+class Distillation(Adaptation):
     """Rank the labels, and stay near the teacher's scores.
 
     ``L = L_rank(s, y) + weight T^2 KL(softmax(t / T) || softmax(s / T))``, a distribution over the
@@ -27,6 +27,8 @@ class Distillation(FittedAdaptation):
     the source, or as a fresh network. TCL (arXiv 2604.12891) distils too, into a growing column,
     which is not repeated here.
     """
+
+    name = "distill"
 
     def __init__(
         self,
@@ -41,18 +43,17 @@ class Distillation(FittedAdaptation):
             raise ValueError(f"distill.student: got {student!r}; known: 'source', 'fresh'")
         if temperature <= 0:
             raise ValueError(f"distill.temperature: got {temperature}; it must be positive")
-        source = setting.needed_source("distill")
         super().__init__(setting, fit=fit)
         self.weight = weight
         self.temperature = temperature
         self.student = student
-        self._teacher = deepcopy(source.network).eval()
+        self._teacher = deepcopy(self.source.network).eval()
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         if self.student == "fresh":
             self.ranker.network = build_network(self.setting.make_network, self.stream())
         else:
-            self.ranker.network.load_state_dict(self._teacher.state_dict())
+            self.restart()
 
         def near_teacher(
             batch: LabelledBatch, score: Float[Tensor, " program"]

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
+from pruner.models.adaptation.base import Adaptation, Setting, copied
 from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 
 
-class ElasticWeights(FittedAdaptation):
+class ElasticWeights(Adaptation):
     """Fine-tune from the source weights with a spring on each weight.
 
     Kirkpatrick et al. 2017, eq. 3. ``L = L_target + strength / 2 sum_i F_i (theta_i - theta*_i)^2``
@@ -25,6 +25,8 @@ class ElasticWeights(FittedAdaptation):
     `strength` does not depend on the size of the loss.
     """
 
+    name = "ewc"
+
     def __init__(
         self,
         setting: Setting,
@@ -33,20 +35,18 @@ class ElasticWeights(FittedAdaptation):
         num_source: int = 4096,
         fit: OnlineFit | None = None,
     ) -> None:
-        source = setting.needed_source("ewc")
         super().__init__(setting, fit=fit)
         self.strength = strength
-        example = source_example(setting, "ewc", num_source)
-        self.anchor = {n: v.detach().clone() for n, v in source.network.named_parameters()}
+        self.anchor = copied(dict(self.source.network.named_parameters()))
+        example = self.source_example(num_source)
         self.fisher = fisher_diagonal(self.ranker.network, example, self.fit, setting.seed)
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
-        network = self.ranker.network
         # Each round starts at the anchor: there the penalty is 0, whatever the last round did.
-        network.load_state_dict(self.setting.needed_source("ewc").network.state_dict())
+        self.restart()
 
         def spring(_: LabelledBatch, __: Float[Tensor, " program"]) -> Float[Tensor, ""]:
-            return elastic_penalty(network, self.anchor, self.fisher, self.strength)
+            return elastic_penalty(self.ranker.network, self.anchor, self.fisher, self.strength)
 
         self.run_fit(store, index, penalty=spring)
 

@@ -1,7 +1,7 @@
 """The fit of an online round: a plain loop over normalised programs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -9,55 +9,41 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from pruner.models.programs.batch import NUM_STATEMENT_FEATURES, LabelledBatch
+from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
-from pruner.models.training.lit import MakeOptimizer
 from pruner.models.training.losses import LambdaRank, RankingLoss
+from pruner.models.training.recipe import MakeOptimizer
 from pruner.models.training.sampler import BatchPlan, MixedBatches, TaskBatches
 
 Penalty = Callable[[LabelledBatch, Float[Tensor, " program"]], Float[Tensor, ""]]
 """From a normalised batch and its scores to what is added to the loss."""
 
 
-def normalised(store: ProgramTable, scaler: ColumnScaler) -> ProgramTable:
-    """The same programs with the scaled columns of a scaler."""
-    split = NUM_STATEMENT_FEATURES
-    center, scale = scaler.statement_center, scaler.statement_scale
-
-    def cut(values: Tensor) -> Tensor:
-        return values.clamp(-scaler.limit, scaler.limit)
-
-    return replace(
-        store,
-        rows=cut((store.rows - center[:split]) / scale[:split]),
-        flags=cut((store.flags - center[split:]) / scale[split:]),
-        dataflow=cut((store.dataflow - scaler.dataflow_center) / scaler.dataflow_scale),
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """Programs to fit on: a normalised store and program numbers."""
+    """Programs to fit on: a table, program numbers, and their normalisation."""
 
     store: ProgramTable
     index: Int[Tensor, " program"]
+    scaler: ColumnScaler = field(default_factory=ColumnScaler)  # changes nothing
 
     @staticmethod
     def of(store: ProgramTable, ranker: NeuralRanker, index: Int[Tensor, " program"]) -> "Example":
-        """Make absolute features relative where the ranker is; normalise the features."""
+        """Make absolute features relative where the ranker is."""
         seen = store.relative(ranker.centers) if ranker.relative else store
-        return Example(store=normalised(seen, ranker.scaler), index=index)
+        return Example(store=seen, index=index, scaler=ranker.scaler)
 
     def batches(self, plan: BatchPlan, seed: int) -> Iterator[LabelledBatch]:
-        """Yield batches, epoch after epoch without end."""
+        """Yield normalised batches, epoch after epoch without end."""
         # A generator of its own: the global stream would depend on all other code that draws.
         generator = torch.Generator().manual_seed(seed)
         task = self.store.task[self.index]
         while True:
             for positions in plan.epoch(task, generator):
-                yield self.store.batch(self.index[positions])
+                batch = self.store.batch(self.index[positions])
+                yield replace(batch, programs=self.scaler(batch.programs))
 
 
 def adam() -> MakeOptimizer:

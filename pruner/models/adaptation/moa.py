@@ -1,13 +1,12 @@
 """Momentum online adaptation (MoA), Pruner's own method."""
 
-from collections.abc import Mapping
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, Setting, copied
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.checkpoint.checkpoint import SIAMESE
 from pruner.models.programs.program_table import ProgramTable
@@ -16,7 +15,7 @@ from pruner.models.ranker import NeuralRanker
 Normalisation = Literal["source", "online"]
 
 
-class MomentumAdaptation(FittedAdaptation):
+class MomentumAdaptation(Adaptation):
     """Start every fit from a Siamese copy, which slowly follows the results.
 
     Pruner (ASPLOS'25, section on MoA; ``siamese_update`` of the release): ``theta_t =
@@ -29,6 +28,9 @@ class MomentumAdaptation(FittedAdaptation):
     weights come from the source's inputs (the release). `average_buffers`: BatchNorm's running
     statistics follow the same average; the release leaves the Siamese ones untouched.
     """
+
+    name = "moa"
+    further = "siamese"
 
     def __init__(
         self,
@@ -44,13 +46,12 @@ class MomentumAdaptation(FittedAdaptation):
             raise ValueError(f"moa: got momentum={momentum}, period={period}; need [0, 1], >= 1")
         if normalisation not in ("source", "online"):
             raise ValueError(f"moa.normalisation: got {normalisation!r}; known: 'source', 'online'")
-        source = setting.needed_source("moa")
         super().__init__(setting, fit=fit)
         self.momentum = momentum
         self.period = period
         self.normalisation = normalisation
         self.average_buffers = average_buffers
-        self.siamese = {name: value.clone() for name, value in source.network.state_dict().items()}
+        self.siamese = copied(self.source.network.state_dict())
 
     def _update(self, store: ProgramTable) -> None:
         # The release counts updates from 1, over all tasks together.
@@ -75,19 +76,9 @@ class MomentumAdaptation(FittedAdaptation):
         That has the source's normalisation: after k fits at least ``momentum ** k`` of it is the
         source's.
         """
-        siamese = deepcopy(self.setting.needed_source("moa"))
+        siamese = deepcopy(self.source)
         siamese.network.load_state_dict(self.siamese)
         return {**super().models, SIAMESE: siamese.eval()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the base class, and the Siamese weights."""
-        siamese = {name: value.clone() for name, value in self.siamese.items()}
-        return {**super().state_dict(), "siamese": siamese}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        super().load_state_dict(state)
-        self.siamese = {name: value.clone() for name, value in state["siamese"].items()}
 
 
 @torch.no_grad()

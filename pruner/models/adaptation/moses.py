@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
-from pruner.models.adaptation.fitting import OnlineFit
+from pruner.models.adaptation.base import Adaptation, Setting
+from pruner.models.adaptation.fitting import Example, OnlineFit
 from pruner.models.programs.program_table import ProgramTable
 
 
-class Moses(FittedAdaptation):
+class Moses(Adaptation):
     """Fine-tune the transferable share of the weights, let others decay.
 
     arXiv 2201.05752. Every round from the source weights. With the gradient g of the target loss
@@ -17,6 +17,8 @@ class Moses(FittedAdaptation):
     (1 - decay) theta_i`` a step. Differs: no adversarial domain loss and no measurement scheduling;
     the share and the decay are ours, since the paper's values were not available.
     """
+
+    name = "moses"
 
     def __init__(
         self,
@@ -30,14 +32,13 @@ class Moses(FittedAdaptation):
             raise ValueError(
                 f"moses: got transferable={transferable}, decay={decay}; need (0, 1] and [0, 1)"
             )
-        setting.needed_source("moses")
         super().__init__(setting, fit=fit)
         self.transferable = transferable
         self.decay = decay
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
+        self.restart()
         network = self.ranker.network
-        network.load_state_dict(self.setting.needed_source("moses").network.state_dict())
         keep = transferable_masks(network, self._gradients(store, index), self.transferable)
         specific = {name: value.detach().clone() for name, value in network.named_parameters()}
 
@@ -51,11 +52,11 @@ class Moses(FittedAdaptation):
         self.run_fit(store, index, after_step=decay_the_rest)
 
     def _gradients(self, store: ProgramTable, index: Tensor) -> dict[str, Tensor]:
-        """Gradient of the loss over one epoch of target programs."""
         # In evaluation mode, so that batch norm keeps the source's statistics.
         network = self.ranker.network.eval()
         network.zero_grad()
-        for loss in self.fit.losses(network, self.example(store, index), self.stream()):
+        example = Example.of(store, self.ranker, index)
+        for loss in self.fit.losses(network, example, self.stream()):
             loss.backward()
         return {
             name: torch.zeros_like(value) if value.grad is None else value.grad.clone()

@@ -1,15 +1,12 @@
 """Multi-task learning: target and source programs, a head for each platform."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from pruner.errors import PrunerError
-from pruner.models.adaptation.base import FittedAdaptation, Setting, source_example
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.programs.batch import LabelledBatch
 from pruner.models.programs.program_table import ProgramTable
@@ -17,7 +14,7 @@ from pruner.models.programs.program_table import ProgramTable
 HEAD = "head"  # parameters whose names begin so are a platform's own; the rest is the shared trunk
 
 
-class MultiTask(FittedAdaptation):
+class MultiTask(Adaptation):
     """Train a shared trunk with a head for each platform (MTL-TLP, ASPLOS'23).
 
     Both losses are added: ``L = L_target(head_t(trunk(x_t))) + source_weight
@@ -25,6 +22,9 @@ class MultiTask(FittedAdaptation):
     source programs, from a sample of `num_source` programs. Both heads start as the source's.
     Differs: MTL-TLP trains both from random weights once; here every round continues from the last.
     """
+
+    name = "multi_task"
+    further = "source_head"
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class MultiTask(FittedAdaptation):
     ) -> None:
         super().__init__(setting, fit=fit)
         self.source_weight = source_weight
-        self._example = source_example(setting, "multi_task", num_source)
+        self._example = self.source_example(num_source)
         network = self.ranker.network
         self.source_head: dict[str, Tensor] = {
             name: nn.Parameter(value.detach().clone())
@@ -63,14 +63,3 @@ class MultiTask(FittedAdaptation):
 
         trained = list(self.source_head.values())
         self.run_fit(store, index, penalty=source_loss, also_trained=trained)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the base class, and the source head."""
-        head = {name: value.detach().clone() for name, value in self.source_head.items()}
-        return {**super().state_dict(), "source_head": head}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved state."""
-        super().load_state_dict(state)
-        for name, value in state["source_head"].items():
-            self.source_head[name].data.copy_(value)

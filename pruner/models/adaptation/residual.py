@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from pruner.models.adaptation.base import FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit
 from pruner.models.model import RankingNetwork
 from pruner.models.networks.mlp import TenSetMLP
@@ -33,8 +33,7 @@ class CorrectedNetwork(RankingNetwork):
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, " program"]:
         """Sum of both scores [program]."""
-        total: Tensor = self.base(batch) + self.correction(batch)
-        return total
+        return self.base(batch) + self.correction(batch)
 
 
 def small_correction() -> TenSetMLP:
@@ -42,13 +41,15 @@ def small_correction() -> TenSetMLP:
     return TenSetMLP(width=64, num_residual=1)
 
 
-class Residual(FittedAdaptation):
+class Residual(Adaptation):
     """``s(x) = s_source(x) + c(x)``: frozen source, new small c each round.
 
     The "plus" mode of TenSet (``transfer``: a local model learns the residual of the source model).
     Differs: TenSet regresses c on the residual; here c is fitted through the ranking loss of the
     sum, since ranking scores have no unit to subtract. c starts at zero: its last layer does.
     """
+
+    name = "residual"
 
     def __init__(
         self,
@@ -57,7 +58,6 @@ class Residual(FittedAdaptation):
         make_correction: Callable[[], nn.Module] = small_correction,
         fit: OnlineFit | None = None,
     ) -> None:
-        setting.needed_source("residual")
         super().__init__(setting, fit=fit)
         self.make_correction = make_correction
         self.ranker.network = CorrectedNetwork(self.ranker.network, self._fresh()).eval()

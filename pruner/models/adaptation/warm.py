@@ -2,7 +2,7 @@
 
 import torch
 
-from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting
+from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import OnlineFit, official_fit
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.training import build_network
@@ -13,11 +13,14 @@ class Unchanged(Adaptation):
 
     learns = False
 
-    def _update(self, store: ProgramTable) -> None:
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+
+    def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
         pass
 
 
-class Scratch(FittedAdaptation):
+class Scratch(Adaptation):
     """A new random network every round, normalised by target programs alone.
 
     Online Pruner and Ansor of the release (``PAMModelInternal.fit_base`` without a loaded model).
@@ -35,7 +38,7 @@ class Scratch(FittedAdaptation):
         self.run_fit(store, index)
 
 
-class FineTune(FittedAdaptation):
+class FineTune(Adaptation):
     """Start every round from the source weights: ``theta = fit(theta_source)``.
 
     The release's ``pruner_fine_tune_model.py`` does this once, by plain SGD at 7e-4
@@ -43,17 +46,14 @@ class FineTune(FittedAdaptation):
     released.
     """
 
-    def __init__(self, setting: Setting, *, fit: OnlineFit | None = None) -> None:
-        setting.needed_source("finetune")
-        super().__init__(setting, fit=fit)
+    name = "finetune"
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:
-        source = self.setting.needed_source("finetune")
-        self.ranker.network.load_state_dict(source.network.state_dict())
+        self.restart()
         self.run_fit(store, index)
 
 
-class Continue(FittedAdaptation):
+class Continue(Adaptation):
     """Continue every round from the last: ``theta_r = fit(theta_{r-1})``."""
 
     def _learn(self, store: ProgramTable, index: torch.Tensor) -> None:

@@ -12,16 +12,25 @@ from jaxtyping import Bool
 from pruner.arrays import Scores
 from pruner.errors import PrunerError
 from pruner.features.statement.analysis import analyse
-from pruner.features.symbols.cpu import cpu_symbols, cpu_symbols_of
+from pruner.features.symbols.cpu import cpu_symbols_of
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.official import official_symbols
 from pruner.features.symbols.symbol_table import PerProgram, PerStatement, Symbols
-from pruner.models.analyzer.constants import AnalyzerConstants, GpuRates, load_constants
-from pruner.models.analyzer.cpu import CpuRates, CpuSwitches, cpu_latency_s
+from pruner.models.analyzer.constants import (
+    CPU_TERMS,
+    HARDWARE_TERMS,
+    OFFICIAL_TERMS,
+    PAPER_TERMS,
+    AnalyzerConstants,
+    CpuRates,
+    GpuRates,
+    Terms,
+    load_constants,
+    without,
+)
+from pruner.models.analyzer.cpu import cpu_latency_s
 from pruner.models.analyzer.hardware import hardware_latency_s
-from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
-from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
-from pruner.models.analyzer.switches import HardwareSwitches, Switches
+from pruner.models.analyzer.paper import official_latency_ms, paper_latency_s
 from pruner.program.device import CpuDevice, Device, GpuDevice, load_device
 from pruner.program.nests import LoopNests
 from pruner.program.replay import Definition, replay
@@ -29,10 +38,10 @@ from pruner.program.replay import Definition, replay
 Formula = Literal["paper", "hardware"]
 AnyFormula = Literal["official"] | Formula
 FORMULAS = ("official", *get_args(Formula))
-GPU_TERMS: Mapping[AnyFormula, type[Switches]] = {
-    "official": OfficialSwitches,
-    "paper": PaperSwitches,
-    "hardware": HardwareSwitches,
+_GPU_TERMS: Mapping[AnyFormula, Terms] = {
+    "official": OFFICIAL_TERMS,
+    "paper": PAPER_TERMS,
+    "hardware": HARDWARE_TERMS,
 }
 # amounts [.., program], and the largest amount allowed
 Limits = Sequence[tuple[PerProgram | PerStatement, float]]
@@ -40,9 +49,9 @@ _CHUNK = 2048  # programs at once: arrays that stay in the caches
 _UNROLLED_VTHREADS = 16  # TVM unrolls fewer virtual threads; more stay a loop, which it refuses
 
 
-def terms(form: AnyFormula, device: type[Device]) -> type[Switches]:
+def terms(form: AnyFormula, device: type[Device]) -> Terms:
     """The terms of a form on a kind of device."""
-    return CpuSwitches if issubclass(device, CpuDevice) else GPU_TERMS[form]
+    return CPU_TERMS if issubclass(device, CpuDevice) else _GPU_TERMS[form]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,10 @@ class Analyzer(ABC):
     device: Device
     form: AnyFormula = "hardware"
     without: str | None = None
+
+    @property
+    def _terms(self) -> frozenset[str]:
+        return without(terms(self.form, type(self.device)), self.without)
 
     @abstractmethod
     def score_nests(self, nests: LoopNests) -> Scores:
@@ -80,37 +93,53 @@ class Analyzer(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymbolAnalyzer(Analyzer):
-    """Scores from symbols, ``-log(predicted seconds)``, with the rates of a platform."""
+    """Scores from symbols, ``-log(predicted seconds)``, with the rates of a platform.
+
+    The ``paper`` and ``hardware`` forms on GPUs, and the ``hardware`` form on CPUs.
+    """
 
     constants: AnalyzerConstants[Any]
 
-    @abstractmethod
     def symbols(self, nests: LoopNests) -> Symbols:
         """Symbols of N programs."""
+        return self.all_symbols([nests])[0]
 
     def all_symbols(self, nests: Sequence[LoopNests]) -> list[Symbols]:
-        """Symbols of several loop nests, computed at once where that is cheaper."""
-        return [self.symbols(one) for one in nests]
+        """Symbols of several loop nests; on CPUs equal statements are computed once."""
+        if isinstance(self.device, CpuDevice):
+            return cpu_symbols_of(nests, self.device)
+        return [gpu_symbols(one) for one in nests]
 
     def score_all(self, nests: Sequence[LoopNests]) -> list[Scores]:
         """See :class:`Analyzer`."""
         return [self.scores(symbols) for symbols in self.all_symbols(nests)]
 
-    @abstractmethod
+    def score_nests(self, nests: LoopNests) -> Scores:
+        """See :class:`Analyzer`."""
+        return self.scores(self.symbols(nests))
+
     def latency_s(self, symbols: Symbols) -> Scores:
         """Predicted seconds [program]."""
+        device, constants = self.device, self.constants
+        if isinstance(device, CpuDevice):
+            return cpu_latency_s(symbols, device, constants.rates, self._terms)
+        assert isinstance(device, GpuDevice), device
+        if self.form == "paper":
+            return paper_latency_s(symbols, device, self._terms)
+        return hardware_latency_s(symbols, device, constants, self._terms)
 
-    @abstractmethod
     def limits(self, symbols: Symbols) -> Limits:
         """Amounts [.., program] that the device limits, and the largest amount allowed."""
+        # CPUs accept every program.
+        return _block_limits(symbols, self.device) if isinstance(self.device, GpuDevice) else []
 
     def fits_limits(self, symbols: Symbols) -> Bool[np.ndarray, " program"]:
         """Programs [program] within the device's limits, judged by symbols: a quick filter."""
         return _within(self.limits(symbols), symbols.num_programs)
 
-    @abstractmethod
     def has_rates_for(self, symbols: Symbols) -> bool:
-        """Whether these programs depend on the rates that calibration fits."""
+        """Whether calibration fits their rates: on GPUs of programs with a shared stage."""
+        return isinstance(self.device, CpuDevice) or symbols.stages
 
     def uncalibrated(self) -> "SymbolAnalyzer":
         """The same analyzer with the default rates."""
@@ -120,39 +149,8 @@ class SymbolAnalyzer(Analyzer):
         """Scores of symbols, minus infinity beyond the device's limits."""
         return np.where(self.fits_limits(symbols), -np.log(self.latency_s(symbols)), -np.inf)
 
-    def score_nests(self, nests: LoopNests) -> Scores:
-        """See :class:`Analyzer`."""
-        return self.scores(self.symbols(nests))
-
     def _unlimited(self, nests: LoopNests) -> Scores:
         return -np.log(self.latency_s(self.symbols(nests)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAnalyzer(SymbolAnalyzer):
-    """The ``paper`` and ``hardware`` forms on GPUs."""
-
-    device: GpuDevice
-    constants: AnalyzerConstants[GpuRates]
-
-    def symbols(self, nests: LoopNests) -> Symbols:
-        """Symbols of N programs."""
-        return gpu_symbols(nests)
-
-    def latency_s(self, symbols: Symbols) -> Scores:
-        """Predicted seconds [program], in the paper's or the hardware form."""
-        if self.form == "paper":
-            return paper_latency_s(symbols, self.device, PaperSwitches.without(self.without))
-        terms = HardwareSwitches.without(self.without)
-        return hardware_latency_s(symbols, self.device, self.constants, terms)
-
-    def has_rates_for(self, symbols: Symbols) -> bool:
-        """Programs that stage operands in shared memory."""
-        return symbols.stages
-
-    def limits(self, symbols: Symbols) -> Limits:
-        """See :func:`_block_limits`."""
-        return _block_limits(symbols, self.device)
 
 
 def _block_limits(symbols: Symbols, device: GpuDevice) -> Limits:
@@ -189,38 +187,8 @@ class ReleasedAnalyzer(Analyzer):
         return np.where(fits, self._unlimited(nests), -np.inf)
 
     def _unlimited(self, nests: LoopNests) -> Scores:
-        switches = OfficialSwitches.without(self.without)
         symbols = official_symbols(nests, analyse([nests])[0])
-        return -np.log(official_latency_ms(symbols, self.device, switches))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuAnalyzer(SymbolAnalyzer):
-    """The ``hardware`` form on CPUs, which accept every program."""
-
-    device: CpuDevice
-    constants: AnalyzerConstants[CpuRates]
-
-    def symbols(self, nests: LoopNests) -> Symbols:
-        """Symbols of N programs."""
-        return cpu_symbols(nests, self.device)
-
-    def all_symbols(self, nests: Sequence[LoopNests]) -> list[Symbols]:
-        """See :class:`SymbolAnalyzer`."""
-        return cpu_symbols_of(nests, self.device)
-
-    def latency_s(self, symbols: Symbols) -> Scores:
-        """Predicted seconds [program]."""
-        terms = CpuSwitches.without(self.without)
-        return cpu_latency_s(symbols, self.device, self.constants.rates, terms)
-
-    def has_rates_for(self, symbols: Symbols) -> bool:
-        """True for all programs."""
-        return True
-
-    def limits(self, symbols: Symbols) -> Limits:
-        """None."""
-        return []
+        return -np.log(official_latency_ms(symbols, self.device, self._terms))
 
 
 @overload
@@ -239,15 +207,12 @@ def load_analyzer(
     Raises DataError for an unknown platform, PrunerError for another form than hardware for a CPU.
     """
     device = load_device(conf / "platform" / f"{platform}.yaml")
-    if isinstance(device, GpuDevice):
-        if form == "official":
-            return ReleasedAnalyzer(device=device, without=without)
-        constants = load_constants(conf / "draft", platform, GpuRates)
-        return GpuAnalyzer(device=device, constants=constants, form=form, without=without)
-    assert isinstance(device, CpuDevice), device
-    if form != "hardware":
+    if not isinstance(device, GpuDevice) and form != "hardware":
         raise PrunerError(
             f"platform={platform}: the {form} form is for GPUs; use draft.form=hardware"
         )
-    cpu = load_constants(conf / "draft", platform, CpuRates)
-    return CpuAnalyzer(device=device, constants=cpu, without=without)
+    if form == "official" and isinstance(device, GpuDevice):
+        return ReleasedAnalyzer(device=device, without=without)
+    kind: Any = GpuRates if isinstance(device, GpuDevice) else CpuRates
+    constants = load_constants(conf / "draft", platform, kind)
+    return SymbolAnalyzer(device=device, constants=constants, form=form, without=without)

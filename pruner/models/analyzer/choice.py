@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.analyzer import FORMULAS, Analyzer, AnyFormula, load_analyzer, terms
-from pruner.models.analyzer.switches import GROUPS
+from pruner.models.analyzer.constants import GROUPS, without
 from pruner.models.model import Model
 from pruner.program.device import CpuDevice, Device, GpuDevice
 
@@ -30,11 +30,10 @@ class AnalyzerChoice(Model):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for an unknown form or term, with the valid names."""
         if self.form not in FORMULAS:
             raise PrunerError(f"model.form={self.form} is unknown; known: {', '.join(FORMULAS)}")
         kinds = (terms(self.form, kind) for kind in (GpuDevice, CpuDevice))
-        known = dict.fromkeys([*GROUPS, *(name for kind in kinds for name in kind.names())])
+        known = dict.fromkeys([*GROUPS, *(name for kind in kinds for name in kind)])
         if self.without is not None and self.without not in known:
             raise PrunerError(f"model.without={self.without} is unknown; known: {', '.join(known)}")
         if type(self.calibrate) is not int or self.calibrate < 0:
@@ -55,6 +54,6 @@ class AnalyzerChoice(Model):
                 f"platform={device.name}: the {self.form} form is for GPUs only; "
                 "use model.form=hardware"
             )
-        terms(self.form, type(device)).without(self.without)
+        without(terms(self.form, type(device)), self.without)
         loaded = load_analyzer(conf, device.name, form=self.form, without=self.without)
         return replace(loaded, device=device)  # with the user's overrides of the device's constants

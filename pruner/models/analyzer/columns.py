@@ -6,10 +6,9 @@ modeling and machine learning"). Three groups, one vector a program:
 
 * ``score``: ``-log(predicted seconds)`` of the hardware form with the default rates;
   fitted rates of a platform's file are not read;
-* a term each (:class:`~pruner.models.analyzer.switches.HardwareSwitches` on GPUs, `CpuSwitches` on
-  CPUs): ``log(predicted seconds / predicted seconds without the term)``, what the term costs the
-      program on
-  this device. Terms of one name share a column;
+* a term each (:mod:`pruner.models.analyzer.constants`): ``log(predicted seconds / predicted seconds
+  without the term)``, what the term costs the program on this device. Terms of one name share a
+  column;
 * a symbol each: ``log2(1 + sum over statements)``, GPUs and CPUs in columns of their own.
 
 A column that a kind of device lacks is zero there. Values are of the device, so one model can learn
@@ -26,15 +25,14 @@ from jaxtyping import Float32
 from pruner.features.columns import Column
 from pruner.features.symbols.symbol_table import CPU_COLUMNS, GPU_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer, terms
-from pruner.models.analyzer.cpu import CpuSwitches
-from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.models.analyzer.constants import CPU_TERMS, HARDWARE_TERMS
 from pruner.paths import conf_folder
 from pruner.program.nests import LoopNests
 
 SCORE = 0  # column of the analyzer's score
 _LARGEST = 60.0  # of a column's size: values of degenerate programs are cut here
 _SOURCE = "this project, pruner.models.analyzer.columns"
-_TERMS = tuple(dict.fromkeys((*HardwareSwitches.names(), *CpuSwitches.names())))
+_TERMS = tuple({**HARDWARE_TERMS, **CPU_TERMS})
 
 
 DRAFT_COLUMNS: tuple[Column, ...] = (
@@ -65,7 +63,7 @@ class DraftColumns:
 
     def __init__(self, analyzer: SymbolAnalyzer) -> None:
         self._analyzer = analyzer
-        names = terms(analyzer.form, type(analyzer.device)).names()
+        names = terms(analyzer.form, type(analyzer.device))
         self._without = {name: replace(analyzer, without=name) for name in names}
 
     def __call__(self, nests: Sequence[LoopNests]) -> list[DraftValues]:

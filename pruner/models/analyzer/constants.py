@@ -1,17 +1,18 @@
-"""The free constants (rates) of the hardware form, by default equal for all GPUs.
+"""Rates of the hardware form, and the terms that ablations leave out.
 
-They were chosen by hand with the logs of four GPUs in view (experiments/draft).
+Rates are free constants, by default equal for all GPUs. They were chosen by hand with the logs of
+four GPUs in view (experiments/draft).
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import yaml
 
-from pruner.errors import DataError
-from pruner.models.analyzer.cpu import CpuRates
+from pruner.errors import DataError, PrunerError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,30 @@ class GpuRates:
     whole_waves: float = 0.0  # share of the latency that counts in whole waves of resident blocks
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuRates:
+    """The free constants, in cycles of one core unless named otherwise."""
+
+    load: float = 0.5  # one load instruction (two load ports)
+    store: float = 1.0
+    loop_instructions: float = 2.0  # per iteration of a loop that is not unrolled
+    issue: float = 4.0  # instructions that a core starts in a cycle
+    unroll_limit: float = 64.0  # vector operations a compiler unrolls by itself
+    chain: float = 4.0  # latency of a multiply-add
+    spill: float = 1.5  # stores and loads per step and result of a tile beyond the registers
+    forward: float = 5.0  # latency of a store that the next step loads
+    window: float = 16.0  # reduction steps that a core looks ahead, beyond one tile
+    overlap: float = 4.0  # exponent of the norm that joins the units of a core
+    choice: float = 1.0
+    special: float = 15.0  # one function call
+    automatic: float = 1.2  # slow-down of arithmetic where only the compiler vectorises
+    written: float = 1.2  # slow-down where the pragma writes out lanes and reduction steps
+    l1_bytes: float = 32.0  # per cycle between L1 and L2
+    l2_bytes: float = 12.0  # per cycle between L2 and L3
+    dram: float = 0.7  # share of the memory bandwidth that is reached
+    region_us: float = 10.0  # opening a parallel region, microseconds
+
+
 R = TypeVar("R", GpuRates, CpuRates)
 
 
@@ -84,3 +109,33 @@ def save_constants(path: Path, constants: AnalyzerConstants[R]) -> None:
     """Write a platform's file."""
     values = dataclasses.asdict(constants)
     path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+
+
+GROUPS = {"c": "compute", "m": "memory"}
+Terms = Mapping[str, str | None]  # name of a term, and its group
+
+
+def _terms(*names: str) -> Terms:
+    return {name: name[-1] for name in names}
+
+
+HARDWARE_TERMS = _terms(  # on GPUs, also on tensor cores
+    "issue_c", "wave_c", "rolled_c", "latency_c", "spill_m", "occupancy_m", "transaction_m",
+    "cache_m",
+)  # fmt: skip
+CPU_TERMS = _terms(
+    "lanes_c", "issue_c", "chain_c", "choice_c", "balance_c", "register_m", "cache_m"
+)  # fmt: skip
+# The ablations of Table 10.
+PAPER_TERMS = _terms("reuse_c", "warp_c", "wave_c", "registers_m", "shared_m", "transaction_m")
+# Blocks against multiprocessors, threads against whole warps; "m" is the paper's P_l0,m.
+OFFICIAL_TERMS: Terms = {"wave": "c", "warp": "c", "registers": "m", "reuse": "c", "memory": None}
+
+
+def without(terms: Terms, name: str | None) -> frozenset[str]:
+    """All terms except a group or a term; raises `PrunerError` for an unknown name."""
+    left_out = {term for term, group in terms.items() if name and name in (term, group)}
+    if name is not None and not left_out:
+        known = ", ".join((*GROUPS, *terms))
+        raise PrunerError(f"model.without={name} is unknown; known: {known}")
+    return frozenset(terms) - left_out

@@ -17,83 +17,47 @@ counts them [Stengel et al., 2015, section 2]; device numbers from the platform 
 ``seconds = sum over statements of (core cycles / clock) / (cores * balance) + bytes / bandwidth``.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import PerStatement, Symbols
-from pruner.models.analyzer.switches import Switches
+from pruner.models.analyzer.constants import CPU_TERMS, CpuRates
 from pruner.program.device import CpuDevice
 
 _FLOAT32_BYTES = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuRates:
-    """The free constants, in cycles of one core unless named otherwise."""
-
-    load: float = 0.5  # one load instruction (two load ports)
-    store: float = 1.0
-    loop_instructions: float = 2.0  # per iteration of a loop that is not unrolled
-    issue: float = 4.0  # instructions that a core starts in a cycle
-    unroll_limit: float = 64.0  # vector operations a compiler unrolls by itself
-    chain: float = 4.0  # latency of a multiply-add
-    spill: float = 1.5  # stores and loads per step and result of a tile beyond the registers
-    forward: float = 5.0  # latency of a store that the next step loads
-    window: float = 16.0  # reduction steps that a core looks ahead, beyond one tile
-    overlap: float = 4.0  # exponent of the norm that joins the units of a core
-    choice: float = 1.0
-    special: float = 15.0  # one function call
-    automatic: float = 1.2  # slow-down of arithmetic where only the compiler vectorises
-    written: float = 1.2  # slow-down where the pragma writes out lanes and reduction steps
-    l1_bytes: float = 32.0  # per cycle between L1 and L2
-    l2_bytes: float = 12.0  # per cycle between L2 and L3
-    dram: float = 0.7  # share of the memory bandwidth that is reached
-    region_us: float = 10.0  # opening a parallel region, microseconds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuSwitches(Switches):
-    """Terms by group: ``_c`` of compute, ``_m`` of memory."""
-
-    lanes_c: bool = True
-    issue_c: bool = True
-    chain_c: bool = True
-    choice_c: bool = True
-    balance_c: bool = True
-    register_m: bool = True
-    cache_m: bool = True
-
-
 def cpu_latency_s(
-    symbols: Symbols, device: CpuDevice, rates: CpuRates, switches: CpuSwitches | None = None
+    symbols: Symbols, device: CpuDevice, rates: CpuRates, on: Collection[str] = CPU_TERMS
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs."""
-    on = switches or CpuSwitches()
     cycles = _core_cycles(symbols, device, rates, on)
     share = symbols["balance"] * device.num_cores
     # Without the term a parallel program counts as perfectly balanced, a serial one as one core.
-    if not on.balance_c:
+    if "balance_c" not in on:
         share = np.where(symbols["parallel"] > 1, float(device.num_cores), 1.0)
     seconds = cycles / device.clock_hz / share
-    bytes_ = symbols["l3_traffic"] if on.cache_m else symbols["unique"]
+    bytes_ = symbols["l3_traffic"] if "cache_m" in on else symbols["unique"]
     seconds = seconds + bytes_ / (device.dram_bytes_per_s * rates.dram)
-    if on.balance_c:
+    if "balance_c" in on:
         seconds = seconds + symbols["regions"] * rates.region_us * 1e-6
     return seconds.sum(axis=0)
 
 
-def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) -> PerStatement:
+def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: Collection[str]) -> PerStatement:
     width = device.simd_bytes / _FLOAT32_BYTES  # lanes that flops_per_cycle_per_core counts
-    lanes = s["lanes"] if on.lanes_c else np.full_like(s["lanes"], width)
+    lanes = s["lanes"] if "lanes_c" in on else np.full_like(s["lanes"], width)
     peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
     units = [s["comp_count"] / peak * np.where(s["automatic"] > 0, c.automatic, 1.0)]
-    out_of_registers = _out_of_registers(s, device, c) if on.register_m else np.zeros_like(lanes)
+    out_of_registers = (
+        _out_of_registers(s, device, c) if "register_m" in on else np.zeros_like(lanes)
+    )
     reduces = np.array(s.reductions)[:, None]
     stores = s["vector_stores"] + s["scalar_stores"]
     again = stores * out_of_registers
-    if on.issue_c:
+    if "issue_c" in on:
         kept = stores / s["steps"] + again
         # a reduction also loads the results that it stores
         loads = s["vector_loads"] + s["scalar_loads"] + np.where(reduces, kept, again)
@@ -102,7 +66,7 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
         body = np.maximum(s["body"], np.minimum(c.unroll_limit, s["tile"]))
         units += [loads * c.load, kept * c.store]
         units.append((operations * (1 + c.loop_instructions / body) + loads + kept) / c.issue)
-    if on.chain_c:
+    if "chain_c" in on:
         latency = c.chain + out_of_registers * c.forward
         waiting = s["iterations"] / (s["accumulators"] * s["lanes"]) * latency
         # Out-of-order execution starts the next tile while this one's short chain still waits.
@@ -117,7 +81,7 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: CpuSwitches) ->
     # Lanes that are written out with several steps become vectors in part.
     written = (s["written"] > 1) & (s["automatic"] > 0) & reduces
     out = busy * np.where(written, c.written, 1.0) + s["special"] * c.special
-    if on.choice_c:
+    if "choice_c" in on:
         out = out + s["choices"] * c.choice
     return out
 

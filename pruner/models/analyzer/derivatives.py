@@ -64,7 +64,6 @@ def _tensor(value: Any) -> Tensor:
 
 
 def _function(node: FormulaNode) -> Callable[[Tensor, list[Tensor]], Tensor]:
-    """Make the function of (decisions, inputs) for a node."""
     name, options = node.operation, node.options
     function = getattr(torch, _NAMES.get(name, name), None)
     match name:

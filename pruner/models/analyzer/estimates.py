@@ -15,46 +15,31 @@ programs of one device by time and traffic; joules are an order of magnitude. So
   700 W / 132 (NVIDIA H100 SXM).
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pruner.arrays import Floats
 from pruner.features.symbols.symbol_table import Symbols
-from pruner.models.analyzer.cpu import CpuRates
+from pruner.models.analyzer.constants import CpuRates
 from pruner.program.device import CpuDevice, Device, GpuDevice
 from pruner.program.nests import Loop, LoopNests, Mark
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnergyConstants:
-    """Joules per operation and per byte; watts per core or multiprocessor."""
-
-    joules_per_flop: float
-    joules_per_byte: float
-    watts_per_unit: float
-
-
-CPU = EnergyConstants(
-    joules_per_flop=0.85e-12, joules_per_byte=1300e-12 / 8, watts_per_unit=350 / 56 / 2
-)
-GPU = EnergyConstants(
-    joules_per_flop=0.85e-12, joules_per_byte=350e-12 / 8, watts_per_unit=700 / 132 / 2
-)
+JOULES_PER_FLOP = 0.85e-12
+JOULES_PER_BYTE = {"cpu": 1300e-12 / 8, "gpu": 350e-12 / 8}
+WATTS_PER_UNIT = {"cpu": 350 / 56 / 2, "gpu": 700 / 132 / 2}  # of a core, of a multiprocessor
 
 
 def energy_model_j(symbols: Symbols, latency_s: Floats, device: Device) -> Floats:
     """Model the joules [N] of one run of each program that takes `latency_s` [N]."""
     if isinstance(device, GpuDevice):
-        rates, units = GPU, device.num_sms
+        units = device.num_sms
         flops, moved = symbols["l2_comp_count"], symbols["l2_mem_footprint"]
         bytes_ = moved * symbols["global_bytes"]
     else:
         assert isinstance(device, CpuDevice), device
-        rates, units = CPU, device.num_cores
+        units = device.num_cores
         flops, bytes_ = symbols["comp_count"], symbols["l3_traffic"]
-    switched = flops * rates.joules_per_flop + bytes_ * rates.joules_per_byte
-    return np.asarray(switched.sum(axis=0) + units * rates.watts_per_unit * latency_s)
+    switched = flops * JOULES_PER_FLOP + bytes_ * JOULES_PER_BYTE[device.kind]
+    return np.asarray(switched.sum(axis=0) + units * WATTS_PER_UNIT[device.kind] * latency_s)
 
 
 _WHOLE_BYTES = 2000.0  # code of a program beside its loops: arguments are checked and unpacked

@@ -19,12 +19,13 @@ Per multiprocessor and block: ``((issue cycles)^p + (latency / resident blocks)^
 blocks per multiprocessor, plus global bytes over the bandwidth (Eq. 1's sum).
 """
 
+from collections.abc import Collection
+
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
-from pruner.models.analyzer.constants import AnalyzerConstants
-from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.models.analyzer.constants import HARDWARE_TERMS, AnalyzerConstants
 from pruner.models.analyzer.tensor import tensor_latency_s
 from pruner.program.device import GpuDevice
 from pruner.program.nests import SHARED
@@ -42,10 +43,9 @@ def hardware_latency_s(
     symbols: Symbols,
     device: GpuDevice,
     constants: AnalyzerConstants,
-    switches: HardwareSwitches | None = None,
+    on: Collection[str] = HARDWARE_TERMS,
 ) -> Float[np.ndarray, " program"]:
     """Predicted seconds of N programs."""
-    on = switches or HardwareSwitches()
     if symbols.on_tensor_cores:
         return tensor_latency_s(symbols, device, on)
     if SHARED not in symbols.scopes:
@@ -61,9 +61,9 @@ class _Staged:
         symbols: Symbols,
         device: GpuDevice,
         constants: AnalyzerConstants,
-        switches: HardwareSwitches,
+        on: Collection[str],
     ) -> None:
-        self._s, self._device, self._on = symbols, device, switches
+        self._s, self._device, self._on = symbols, device, on
         self._c = constants.rates
         self._staging = [i for i, scope in enumerate(symbols.scopes) if scope == SHARED]
         self._main = [i for i, loads in enumerate(symbols.reductions) if loads]
@@ -85,19 +85,19 @@ class _Staged:
         issue = instructions * self._lanes / self._device.float32_lanes_per_sm
         per_sm = self._blocks / self._device.num_sms
         cycles = issue
-        if self._on.latency_c:
+        if "latency_c" in self._on:
             c = self._c
             alone = self._passes * c.step_cycles + waited * c.fetch_cycles
             alone = alone + instructions * c.chain_cycles
             # No more blocks hide latency than the grid has for a multiprocessor.
             resident = np.maximum(np.minimum(self._resident(), np.maximum(per_sm, 1)), 1)
             waited_for = alone / resident
-            if c.whole_waves and self._on.wave_c:
+            if c.whole_waves and "wave_c" in self._on:
                 own = np.ceil(per_sm)
                 waves = np.ceil(own / np.maximum(self._resident(), 1))
                 waited_for += c.whole_waves * (alone * waves / own - waited_for)
             cycles = (issue**c.overlap + waited_for**c.overlap) ** (1 / c.overlap)
-        rounds = np.ceil(per_sm) if self._on.wave_c else per_sm
+        rounds = np.ceil(per_sm) if "wave_c" in self._on else per_sm
         # Added, not overlapped: Eq. 1 of the paper sums compute and memory time.
         return rounds * cycles / self._device.clock_hz + self._memory_s() + _OVERHEAD_S
 
@@ -114,7 +114,7 @@ class _Staged:
         limit = np.minimum(
             device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / self._lanes)
         )
-        if self._on.occupancy_m:
+        if "occupancy_m" in self._on:
             shared = self._s.block_bytes()
             limit = np.minimum(limit, np.floor(device.shared_bytes_per_sm / shared))
             used = np.clip(self._tile + self._c.base_registers, 32, self._register_limit())
@@ -128,7 +128,7 @@ class _Staged:
         half = (device.half_flops_per_s or 2 * device.peak_flops_per_s) / 2
         work = s["l0_comp_count"] * (1 + s["half_share"] * (device.peak_flops_per_s / half - 1))
         out = work[self._main].sum(axis=0) / 2 * c.multiply_add
-        if self._on.issue_c:
+        if "issue_c" in self._on:
             loads = s["shared_loads"][self._main].sum(axis=0)
             least = s["shared_loads_least"][self._main].sum(axis=0)
             ways = s["shared_cycles"][self._main].sum(axis=0) / np.maximum(loads, 1)
@@ -144,11 +144,11 @@ class _Staged:
         """Slow-down of a tile that does not stay in registers."""
         s, c = self._s, self._c
         out = np.ones_like(self._tile)
-        if self._on.spill_m:
+        if "spill_m" in self._on:
             reserved = 0 if self._device.scalar_registers else c.reserved_registers
             limit = np.maximum(self._register_limit() - reserved, 1)
             out = out + c.spill * np.clip((self._tile / limit - 1) / _SPILL_RAMP, 0, 1)
-        if self._on.rolled_c:
+        if "rolled_c" in self._on:
             body = np.maximum(s["spatial_body"][self._main].max(axis=0), 1)
             limit = np.full_like(body, c.unroll_limit)
             if self._device.unroll_follows_pragma:
@@ -164,7 +164,7 @@ class _Staged:
         vector, size = s["vector"][self._staging], s["global_bytes"][self._staging]
         lanes = np.clip(vector, 1, _WIDEST_BYTES / size)
         cost = c.stage / lanes**c.vector_saving
-        if self._on.transaction_m:
+        if "transaction_m" in self._on:
             sector = _SECTOR_BYTES / size
             rows = sector / np.clip(s["l2_trans_dim"][self._staging], 1, sector)
             loaded = np.isin(vector, _LANES) & (vector * size <= _WIDEST_BYTES)
@@ -172,7 +172,7 @@ class _Staged:
             odd = np.where(loaded, 1, np.minimum(vector, 16))
             cost = cost * (1 + c.short_rows * (rows - 1) + c.odd_vectors * (odd - 1))
         waited = np.maximum(elements / lanes, self._passes)
-        issue = elements * cost if self._on.issue_c else elements
+        issue = elements * cost if "issue_c" in self._on else elements
         return issue.sum(axis=0), waited.sum(axis=0)
 
     def _write(self) -> PerProgram:
@@ -182,7 +182,7 @@ class _Staged:
         if self._main and self._main[-1] == len(s.scopes) - 1:
             return np.zeros_like(self._threads)
         results = s["thread_iterations"][-1]
-        if not self._on.transaction_m:
+        if "transaction_m" not in self._on:
             return results * c.write
         warp, sector = float(self._device.warp_size), _SECTOR_BYTES / s["global_bytes"][-1]
         lanes = np.minimum(s["lane_extent"][-1], warp)
@@ -193,10 +193,10 @@ class _Staged:
     def _memory_s(self) -> PerProgram:
         s, c = self._s, self._c
         moved, unique = s["issued"], s["unique"]
-        if self._on.cache_m:
+        if "cache_m" in self._on:
             repeated = np.maximum(moved - unique, 0)
             moved = np.minimum(unique, moved) + c.repeated_traffic * repeated
-        if self._on.transaction_m:
+        if "transaction_m" in self._on:
             run = np.maximum(s["l2_trans_dim"], 1) * s["global_bytes"] / _WORD_BYTES
             moved = moved * (run + c.row_elements) / run
         bytes_ = (moved * s["global_bytes"]).sum(axis=0)
@@ -204,7 +204,7 @@ class _Staged:
 
 
 def _direct_s(
-    s: Symbols, device: GpuDevice, constants: AnalyzerConstants, on: HardwareSwitches
+    s: Symbols, device: GpuDevice, constants: AnalyzerConstants, on: Collection[str]
 ) -> PerProgram:
     """Kernels without a shared stage: bandwidth, resident threads, block launch."""
     c = constants.rates
@@ -213,11 +213,11 @@ def _direct_s(
     resident = np.minimum(device.max_blocks_per_sm, np.floor(device.max_threads_per_sm / lanes))
     busy = np.minimum(1, resident * threads / device.max_threads_per_sm)
     seconds = s["global_bytes"] * s["unique"] / device.dram_bytes_per_s
-    if on.occupancy_m:
+    if "occupancy_m" in on:
         seconds = seconds * (1 + c.idle_threads) * (busy + c.idle_threads) / busy
-    if on.latency_c:
+    if "latency_c" in on:
         seconds = seconds + blocks * c.block_launch_ns * 1e-9 / device.num_sms
-    if on.wave_c:
+    if "wave_c" in on:
         waves = blocks / (device.num_sms * resident)
         seconds = seconds * np.maximum(1, np.ceil(waves) / waves)
     return seconds.sum(axis=0)

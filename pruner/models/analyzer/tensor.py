@@ -14,35 +14,29 @@ The constants are of the hardware (CUDA C++ Programming Guide, white papers) or 
 is fitted to measured programs, for there are none in the released records.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
 
 import numpy as np
 from jaxtyping import Float
 
 from pruner.features.symbols.symbol_table import PerProgram, Symbols
-from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.models.analyzer.constants import HARDWARE_TERMS
 from pruner.program.device import GpuDevice
 from pruner.program.nests import ACCUMULATORS, OPERAND_FRAGMENTS, SHARED, Scope
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorRates:
-    """Constants of the model; cycles are of a multiprocessor."""
-
-    shared_bytes_per_cycle: float = 128.0
-    fetch_instructions: float = 14.0  # one vector: address, guard, load, store
-    copy_instructions: float = 10.0  # the same copied asynchronously, past the registers
-    step_cycles: float = 800.0  # a fetch from global memory and two barriers
-    product_cycles: float = 40.0  # from loading fragments to the product that uses them
-    base_registers: float = 40.0
-    spill: float = 15.0  # slow-down when fragments do not fit the registers
-    rolled: float = 3.0  # slow-down when their indices are not constants
-    unroll_limit: float = 128.0  # products a compiler unrolls by itself
-    cached_bandwidth: float = 2.6  # of the second-level cache, in bandwidths of memory
-    overlap: float = 4.0  # exponent of the norm that joins units working at the same time
-    overhead_s: float = 2e-6  # launch of a kernel
-
-
+# Cycles are of a multiprocessor.
+_SHARED_BYTES_PER_CYCLE = 128.0
+_FETCH_INSTRUCTIONS = 14.0  # one vector: address, guard, load, store
+_COPY_INSTRUCTIONS = 10.0  # the same copied asynchronously, past the registers
+_STEP_CYCLES = 800.0  # a fetch from global memory and two barriers
+_PRODUCT_CYCLES = 40.0  # from loading fragments to the product that uses them
+_BASE_REGISTERS = 40.0
+_SPILL = 15.0  # slow-down when fragments do not fit the registers
+_ROLLED = 3.0  # slow-down when their indices are not constants
+_UNROLL_LIMIT = 128.0  # products a compiler unrolls by itself
+_CACHED_BANDWIDTH = 2.6  # of the second-level cache, in bandwidths of memory
+_OVERLAP = 4.0  # exponent of the norm that joins units working at the same time
+_OVERHEAD_S = 2e-6  # launch of a kernel
 _RESULTS = {Scope.ACCUMULATOR: 256, Scope.MMA_C: 128}  # elements that one instruction adds to
 _BUFFERED = 2  # copies of fragments that a pipeline keeps
 _SPILL_RAMP = 0.25
@@ -51,12 +45,10 @@ _DEFAULT_SPEEDUP = 8.0  # of matrix units over lanes, for a device without a giv
 
 
 def tensor_latency_s(
-    symbols: Symbols,
-    device: GpuDevice,
-    switches: HardwareSwitches | None = None,
-) -> Float[np.ndarray, " program"]:
+    symbols: Symbols, device: GpuDevice, on: Collection[str] = HARDWARE_TERMS
+) -> PerProgram:
     """Predicted seconds of N programs that accumulate in fragments."""
-    return _OnTensorCores(symbols, device, switches or HardwareSwitches()).seconds()
+    return _OnTensorCores(symbols, device, on).seconds()
 
 
 def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
@@ -71,8 +63,8 @@ def matrix_peak(symbols: Symbols, device: GpuDevice) -> float:
 class _OnTensorCores:
     """A kernel: fetch operands, load fragments, multiply, store results through shared memory."""
 
-    def __init__(self, symbols: Symbols, device: GpuDevice, on: HardwareSwitches) -> None:
-        self._s, self._device, self._on, self._c = symbols, device, on, TensorRates()
+    def __init__(self, symbols: Symbols, device: GpuDevice, on: Collection[str]) -> None:
+        self._s, self._device, self._on = symbols, device, on
         scopes = symbols.scopes
         self._main = next(i for i, scope in enumerate(scopes) if scope in ACCUMULATORS)
         self._fetches = [i for i, s in enumerate(scopes) if s == SHARED and i < self._main]
@@ -85,20 +77,19 @@ class _OnTensorCores:
 
     def seconds(self) -> PerProgram:
         """Seconds [program]: the slowest of multiprocessors, cache and memory."""
-        c, device = self._c, self._device
+        device = self._device
         rounds = self._blocks / device.num_sms
-        if self._on.wave_c:
+        if "wave_c" in self._on:
             rounds = np.ceil(rounds)
         # Resident blocks take turns: each block's waiting is hidden by the work of the others.
         at_once = np.maximum(np.minimum(self._resident(), rounds), 1)
         cycles = self._norm(self._busy_cycles(), self._alone_cycles() / at_once)
         on_chip = rounds * cycles * self._slowdown() / device.clock_hz
-        return self._norm(on_chip, *self._memory_s()) + c.overhead_s
+        return self._norm(on_chip, *self._memory_s()) + _OVERHEAD_S
 
     def _norm(self, *parts: PerProgram) -> PerProgram:
-        total = sum((part**self._c.overlap for part in parts), np.zeros_like(self._threads))
-        joined: PerProgram = total ** (1 / self._c.overlap)
-        return joined
+        total = sum((part**_OVERLAP for part in parts), np.zeros_like(self._threads))
+        return total ** (1 / _OVERLAP)
 
     def _product_cycles(self) -> PerProgram:
         """Cycles of a multiprocessor's matrix units for one block."""
@@ -107,17 +98,17 @@ class _OnTensorCores:
         return work * device.num_sms * device.clock_hz / matrix_peak(self._s, device)
 
     def _busy_cycles(self) -> PerProgram:
-        s, c, device = self._s, self._c, self._device
-        if not self._on.issue_c:
+        s, device = self._s, self._device
+        if "issue_c" not in self._on:
             return self._product_cycles()
         moved = s["shared_loads"] * self._bytes * self._threads
-        feeding = moved[self._operands].sum(axis=0) / c.shared_bytes_per_cycle
+        feeding = moved[self._operands].sum(axis=0) / _SHARED_BYTES_PER_CYCLE
         requests = self._requests()
-        each = c.copy_instructions if s.copies_ahead else c.fetch_instructions
+        each = _COPY_INSTRUCTIONS if s.copies_ahead else _FETCH_INSTRUCTIONS
         issued = (requests * each).sum(axis=0) * self._warps
         issued = issued / device.schedulers_per_sm
         busy = [self._product_cycles(), feeding, issued]
-        if self._on.transaction_m:
+        if "transaction_m" in self._on:
             busy.append((requests * s["lines"]).sum(axis=0) * self._warps)
         return self._norm(*busy)
 
@@ -133,21 +124,20 @@ class _OnTensorCores:
 
     def _alone_cycles(self) -> PerProgram:
         """Cycles that a block waits when alone on its multiprocessor."""
-        c, ahead = self._c, self._s.copies_ahead
+        ahead = self._s.copies_ahead
         # A warp feeds one scheduler's matrix unit: a block with few warps leaves the others idle.
         units = np.minimum(self._warps, self._device.schedulers_per_sm)
         products = self._product_cycles() * self._device.schedulers_per_sm / units
-        if not self._on.latency_c:
+        if "latency_c" not in self._on:
             return products
-        copies = self._passes(self._fetches) * c.step_cycles
-        loads = self._passes(self._operands) * c.product_cycles
+        copies = self._passes(self._fetches) * _STEP_CYCLES
+        loads = self._passes(self._operands) * _PRODUCT_CYCLES
         if not ahead:
             return copies + loads + products
-        return c.step_cycles + np.maximum(np.maximum(copies / ahead, loads), products)
+        return _STEP_CYCLES + np.maximum(np.maximum(copies / ahead, loads), products)
 
     def _passes(self, statements: list[int]) -> PerProgram:
-        passes: PerProgram = self._s["passes"][statements].max(axis=0)
-        return passes
+        return self._s["passes"][statements].max(axis=0)
 
     def _registers(self) -> PerProgram:
         """Registers of one thread; ``_HOLDERS`` of the symbols has the holders of an element."""
@@ -156,7 +146,7 @@ class _OnTensorCores:
             more = self._passes(self._operands) > self._passes(self._fetches)
             operands = operands * np.where(more, _BUFFERED, 1)
         results = (self._s["accumulators"] * self._bytes)[self._main]
-        return (operands + results) / _WORD_BYTES + self._c.base_registers
+        return (operands + results) / _WORD_BYTES + _BASE_REGISTERS
 
     def _register_limit(self) -> PerProgram:
         device = self._device
@@ -166,7 +156,7 @@ class _OnTensorCores:
 
     def _resident(self) -> PerProgram:
         device = self._device
-        if not self._on.occupancy_m:
+        if "occupancy_m" not in self._on:
             return np.ones_like(self._threads)
         used = np.minimum(self._registers(), self._register_limit()) * self._threads
         limit = np.minimum(
@@ -179,22 +169,22 @@ class _OnTensorCores:
 
     def _slowdown(self) -> PerProgram:
         """Slow-down of fragments that do not stay in registers."""
-        c, out = self._c, np.ones_like(self._threads)
-        if self._on.spill_m:
+        out = np.ones_like(self._threads)
+        if "spill_m" in self._on:
             over = self._registers() / self._register_limit() - 1
-            out = out + c.spill * np.clip(over / _SPILL_RAMP, 0, 1)
-        if not self._on.rolled_c:
+            out = out + _SPILL * np.clip(over / _SPILL_RAMP, 0, 1)
+        if "rolled_c" not in self._on:
             return out
         warp, results = self._device.warp_size, _RESULTS[Scope(self._s.scopes[self._main])]
         tiles = self._s["accumulators"][self._main] * warp / results
-        limit = np.maximum(self._s["unroll"][self._main], c.unroll_limit)
-        return out * (1 + c.rolled / (1 + (limit / tiles) ** 8))
+        limit = np.maximum(self._s["unroll"][self._main], _UNROLL_LIMIT)
+        return out * (1 + _ROLLED / (1 + (limit / tiles) ** 8))
 
     def _memory_s(self) -> tuple[PerProgram, PerProgram]:
         """Seconds of the cache, which serves every fetch, and of the memory."""
         s, bandwidth = self._s, self._device.dram_bytes_per_s
         moved = (s["issued"] * s["global_bytes"]).sum(axis=0)
         unique = (s["unique"] * s["global_bytes"]).sum(axis=0)
-        if not self._on.cache_m:
+        if "cache_m" not in self._on:
             return moved / bandwidth, unique / bandwidth
-        return moved / (self._c.cached_bandwidth * bandwidth), unique / bandwidth
+        return moved / (_CACHED_BANDWIDTH * bandwidth), unique / bandwidth

@@ -212,7 +212,6 @@ def _state(ranker: Ranker, *, half: bool) -> dict[str, Any]:
 
 
 def _restored(spec: ModelSpec, state: Mapping[str, Any], models: ModelTable) -> Ranker:
-    """The model from the state that `_state` returned."""
     model = _without_weights(spec, models)
     if isinstance(model, TreeRanker):
         _check_numbers({"booster": state["booster"]})
@@ -240,7 +239,6 @@ def _without_weights(spec: ModelSpec, models: ModelTable) -> Trainable:
 
 
 def _check_weights(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raise DataError where names or shapes are not the model's."""
     odd = sorted(wanted.keys() ^ found.keys())
     odd += [k for k in wanted.keys() & found.keys() if wanted[k].shape != found[k].shape]
     if odd:
@@ -285,20 +283,14 @@ def _plain(value: Any) -> Any:
 
 def git_commit() -> str:
     """Commit of this code's source tree, with "+changes" if there are any, or "unknown"."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", *arguments],
-            cwd=Path(__file__).parent,
-            # `git status` would otherwise lock the index, which a user's own git may need.
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"]
+    # Git would otherwise lock the index, which a user's own git may need.
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    place = Path(__file__).parent
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "HEAD") + ("+changes" if changed else "")
+        found = subprocess.run(
+            command, cwd=place, env=environment, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return found.stdout.strip()

@@ -80,7 +80,6 @@ def _without_tensors(content: Any, way: tuple[str, ...], tensors: dict[str, Tens
 
 
 def _with_numbers(content: Any) -> Any:
-    """The same content with its whole-number keys restored."""
     if isinstance(content, list):
         return [_with_numbers(value) for value in content]
     if not isinstance(content, dict):

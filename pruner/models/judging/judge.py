@@ -130,11 +130,8 @@ def noise_ceiling(tasks: Sequence[ScoredTask]) -> dict[str, Any] | None:
     Where every program was timed twice, minutes apart, the second timing is judged as a ranking
     against the first, and the other way round, and both are averaged. It is no bound: the errors of
     a timing count twice here, in the ranking and in its reference, so a model that averages noise
-    away may pass it. An order of the true latencies would have a pairwise accuracy of at most ``(1
-    + sqrt(2 p - 1)) / 2`` where that of a second timing is p, judged by one timing (per pair ``p =
-    q^2 + (1 - q)^2`` with q of the true order, and the root is concave); labels are means of two
-    timings and err less. ``num_tasks``, ``num_programs``: those with two timings; ``spread``:
-    median of the relative difference of the two.
+    away may pass it (docs/metrics.md). ``num_tasks``, ``num_programs``: those with two timings;
+    ``spread``: median of the relative difference of the two.
     """
     found = [twice for task in tasks if (twice := _timed_twice(task)) is not None]
     if not found:
@@ -241,16 +238,6 @@ def expected_ratio(task: ScoredTask, kept: int) -> float:
     kept = min(kept, task.num_programs)
     probability = rank_probabilities(task.num_programs, kept, 1)
     return float(probability @ (task.best_s / np.sort(task.latency_s)))
-
-
-def unreached(num: int, good: int, trials: int) -> Float[np.ndarray, " trial"]:
-    """Probability [0 .. trials] that so many random programs miss all `good` programs.
-
-    Of `num`, without repetition; the sum of all but the last is the mean trials to a good one.
-    """
-    drawn = np.arange(trials)
-    missed = np.clip(num - good - drawn, 0, None) / np.maximum(num - drawn, 1)
-    return np.concatenate([[1.0], np.cumprod(missed)])
 
 
 def random_ratio(

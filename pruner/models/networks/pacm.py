@@ -142,8 +142,7 @@ class DraftBranch(nn.Module):
 
     def forward(self, batch: ProgramBatch) -> Float[Tensor, "program width"]:
         """A vector [width] for each program."""
-        encoded: Tensor = self.layers(self.norm(draft_of(batch)))
-        return encoded
+        return self.layers(self.norm(draft_of(batch)))
 
 
 class DraftScore(nn.Module):

@@ -17,9 +17,13 @@ from torch import Tensor, nn
 
 from pruner.errors import DataError
 from pruner.features.primitives import NUM_COLUMNS
-from pruner.models.collectives import processes
 from pruner.models.model import RankingNetwork
-from pruner.models.networks.layers import MaskedSelfAttention, ResidualLayer, dense_layers
+from pruner.models.networks.layers import (
+    MaskedSelfAttention,
+    ResidualLayer,
+    dense_layers,
+    processes,
+)
 from pruner.models.programs.batch import ProgramBatch
 
 ENCODER = (64, 128, 256, 256)
@@ -68,7 +72,6 @@ class TLP(RankingNetwork):
         return score
 
     def _heads_of(self, batch: ProgramBatch) -> Tensor:
-        """Head number of every program."""
         missing = sorted(set(batch.platforms) - set(self.platforms))
         if missing or batch.platform is None:
             raise DataError(

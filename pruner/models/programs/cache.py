@@ -47,7 +47,10 @@ _LEVEL = 1  # features repeat themselves: a thirtieth of the size, faster than w
 
 
 class FeatureCache:
-    """Entries ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``, one a file and settings."""
+    """Entries ``<folder>/<platform>/<task>-<16 hex digits>.npz.zst``, one a file and settings.
+
+    `content` is a digest of a record file, made before reading it.
+    """
 
     def __init__(self, folder: Path, root: RecordRoot, spec: ReadSpec) -> None:
         self.folder = folder
@@ -69,13 +72,7 @@ class FeatureCache:
         name = f"{file.task}-{sha256(place.encode()).hexdigest()[:16]}.npz.zst"
         return self.folder / file.platform / name
 
-    @staticmethod
-    def content(file: TaskFile) -> str:
-        """A digest of a record file's content for the other methods, made before reading."""
-        return digest_of([file.path])
-
     def _key(self, file: TaskFile, content: str) -> str:
-        """A digest of all that an entry depends on."""
         basis = {**self._basis, "platform": file.platform, "task": file.task, "content": content}
         return sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()
 
@@ -200,7 +197,6 @@ def basis_of(root: Path) -> dict[str, str]:
 
 
 def _names_and_sizes(folder: Path) -> str:
-    """A digest of the files that define workloads: TenSet's tasks, design spaces."""
     # without files that are being written, ".x.part"
     found = [(path.name, path.stat().st_size) for path in sorted(folder.glob("[!.]*"))]
     return sha256(json.dumps(found).encode()).hexdigest()

@@ -16,6 +16,7 @@ from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot, TaskFile
 from pruner.data.tasks import TaskRecords
 from pruner.errors import DataError
+from pruner.files import digest_of
 from pruner.models.programs.cache import FeatureCache
 from pruner.models.programs.program_table import ProgramTable, TaskPrograms
 from pruner.models.programs.reading import (
@@ -38,14 +39,13 @@ TrackFiles = Callable[[Iterable[FilePrograms], int], Iterable[FilePrograms]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Programs with features, and counts of their reading, of lines and of files."""
+    """Programs with features, and counts of their reading."""
 
     store: ProgramTable
     platforms: tuple[str, ...]
     tally: Tally
     quarantined: Mapping[str, int]
     seconds: float
-    num_files: int
     num_cached: int
 
     def report(self) -> dict[str, Any]:
@@ -83,7 +83,6 @@ def load_programs(
         tally=reader.tally,
         quarantined=dict(quarantine.counts),
         seconds=time.perf_counter() - start,
-        num_files=reader.num_files,
         num_cached=reader.num_cached,
     )
 
@@ -93,7 +92,7 @@ class RecordReader:
 
     def __init__(self, root: RecordRoot, spec: ReadSpec) -> None:
         self.root, self.spec, self.tally = root, spec, Tally()
-        self.num_files = self.num_cached = 0
+        self.num_cached = 0
         self._definitions, self._parser = definitions_of(root.path), LineParser()
         self._cache = None if spec.cache is None else FeatureCache(Path(spec.cache), root, spec)
         # loaders of the tasks that were left in the cache
@@ -123,7 +122,6 @@ class RecordReader:
             self.tally.add(programs.tally)
             measured += programs.tally.counts["measured"]
             found += programs.tasks
-        self.num_files += len(files)
         if not measured:
             raise self.root.nothing_usable(files, quarantine)
         if not found:
@@ -172,7 +170,7 @@ class RecordReader:
             # Taken before the file is read: a line appended meanwhile changes the next key, so an
             # entry with it is never used under a wrong key.
             with suppress(OSError):
-                content = self._cache.content(file)
+                content = digest_of([file.path])
         found = self._cache.load(file, content) if self._cache and content else None
         if found is None:
             return content, read_records(file, self.spec.duplicates, self._parser)

@@ -7,15 +7,16 @@ the task: all batches of an epoch are known before the first.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
 from pruner.models.programs.batch import LabelledBatch
+from pruner.models.training.sampler import EpochSampler
 
 if TYPE_CHECKING:
     from pruner.models.programs.program_table import ProgramTable
@@ -51,20 +52,13 @@ class Share:
 WHOLE = Share()
 
 
-class EpochIndices(Sized, Iterable[Tensor], Protocol):
-    """Programs of every batch of an epoch."""
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next batches."""
-
-
 class Loader:
     """Batches made from all indices of an epoch; Lightning sets that of its `sampler`."""
 
     def __init__(
         self,
         batches: Callable[[list[Tensor]], Iterator[LabelledBatch]],
-        sampler: EpochIndices,
+        sampler: EpochSampler,
     ) -> None:
         self.sampler = sampler
         self._batches = batches

@@ -30,13 +30,19 @@ from pruner.models.programs.batch import (
 )
 from pruner.models.programs.loading import (
     WHOLE,
-    EpochIndices,
     Loader,
     Share,
     ahead,
     streamed_batches,
 )
-from pruner.models.programs.scaler import Center, ColumnScaler, group_means, positive_or_one
+from pruner.models.programs.scaler import (
+    Center,
+    ColumnScaler,
+    group_means,
+    positive_or_one,
+    rank_in_task,
+)
+from pruner.models.training.sampler import EpochSampler
 
 Scale = Literal["standard", "max"]
 SCALER_PROGRAMS, SCALER_TASKS = 100_000, 512
@@ -104,7 +110,6 @@ class ProgramTable:
     line: Int[Tensor, " program"]
     digest: np.ndarray
     timed_s: np.ndarray
-    num_failed: int = 0
     rows: Float[Tensor, "row column"]
     row_start: Int[Tensor, " boundary"]
     dataflow: Float[Tensor, "kept slot flow"]
@@ -158,7 +163,6 @@ class ProgramTable:
             line=torch.from_numpy(np.concatenate([part.line for part in parts])),
             digest=np.concatenate([part.digest for part in parts]),
             timed_s=np.concatenate([part.timed_s for part in parts]),
-            num_failed=sum(part.num_failed for part in parts),
             tokens=None if joined is None else ProgramTokens.of(joined),
             draft=torch.from_numpy(np.concatenate(draft)) if len(draft) == len(parts) else None,
             load=load,
@@ -244,7 +248,7 @@ class ProgramTable:
         both = zip(parts, self.loaded(parts), strict=True)
         return ((part, found, torch.arange(len(part))) for part, found in both)
 
-    def loader(self, sampler: EpochIndices, share: Share) -> Loader:
+    def loader(self, sampler: EpochSampler, share: Share) -> Loader:
         """Batches of the programs that `sampler` yields, with this process's share."""
         if self.load is None:
             return Loader(lambda indices: (self.batch(i, share) for i in indices), sampler)
@@ -312,7 +316,6 @@ class ProgramTable:
             line=self.line[index],
             digest=self.digest[index.numpy()],
             timed_s=self.timed_s[index.numpy()],
-            num_failed=0,
             tokens=None if self.tokens is None else self.tokens.take(index),
             draft=None if self.draft is None else self.draft[index],
         )
@@ -336,10 +339,11 @@ class ProgramTable:
         # Each task is centred when it is loaded; nothing is read here.
         if (load := self.load) is not None:
             return replace(self, load=lambda number: load(number).relative(centers))
-        place = self._places()
+        counts = self.row_start.diff()
+        place = rank_in_task(torch.arange(len(counts)).repeat_interleave(counts))
         width = int(place.max()) + 1 if len(place) else 1
         # One index for (task, place), so that one scatter gives the means of all tasks.
-        group = self.task.repeat_interleave(self.row_start.diff()) * width + place
+        group = self.task.repeat_interleave(counts) * width + place
         mean = group_means(self.rows, group, len(self.keys) * width)
         flat = self.dataflow.reshape(self.num_programs, -1)
         flow = group_means(flat, self.task, len(self.keys))
@@ -364,11 +368,6 @@ class ProgramTable:
         draft = None if draft is None else draft - drafted[self.task]
         rows = self.rows - mean[group]
         return replace(self, rows=rows, dataflow=dataflow, tokens=tokens, draft=draft)
-
-    def _places(self) -> Int[Tensor, " row"]:
-        """Place of every row in its program."""
-        counts = self.row_start.diff()
-        return torch.arange(len(self.rows)) - self.row_start[:-1].repeat_interleave(counts)
 
     def fit_scaler(self, index: Int[Tensor, " program"], kind: Scale = "max") -> ColumnScaler:
         """Column statistics over the given (training) programs.
@@ -428,6 +427,5 @@ def _deviation(
 
 
 def _column_max(values: Tensor, index: Tensor, block: int = 65536) -> Float[Tensor, " column"]:
-    """Maximum over the chosen rows, block by block."""
     blocks = [values[part].amax(dim=0) for part in index.split(block)]
     return torch.stack(blocks).amax(dim=0)

@@ -4,7 +4,7 @@
 * `fit`: from recipe, programs and split to the best epoch
 * `training`: the fit of a network; Lightning's files and Ctrl-C, adapted
 * `distributed`: several processes of one fit
-* `lit`: Lightning's module and data
+* `lit`: Lightning's module
 * `sampler`: the programs of a batch
 * `losses`: the losses
 * `schedules`: learning rates

@@ -1,7 +1,7 @@
 """Run a fit in several processes: copies of the first, with its data."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,6 @@ from pruner.errors import PrunerError
 from pruner.processes import in_workers
 
 Result = TypeVar("Result")
-Listener = TypeVar("Listener")
 _FAREWELL_S = 60.0  # for a copy to end after the first, which computed the same
 
 
@@ -33,10 +32,6 @@ class Process:
     def is_first(self) -> bool:
         """Whether its results are the results of the fit."""
         return self.rank == 0
-
-    def active(self, listeners: Sequence[Listener]) -> list[Listener]:
-        """The listeners of this process: all for the first, else none."""
-        return list(listeners) if self.is_first else []
 
     @property
     def plugins(self) -> list[LightningEnvironment]:

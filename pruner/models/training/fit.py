@@ -16,9 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 from torch import Tensor
@@ -46,14 +44,14 @@ from pruner.models.ranker import NeuralRanker, Ranker
 from pruner.models.registry import ModelSpec, Trainable, models_with
 from pruner.models.training.averaging import AVERAGED, greedy, mean_weights
 from pruner.models.training.distributed import Process, in_processes
-from pruner.models.training.lit import RankingData, RankingModule
+from pruner.models.training.lit import RankingModule
 from pruner.models.training.recipe import Recipe, Scaling, Start
 from pruner.models.training.training import (
     FitResult,
     Throughput,
     build_network,
     fit_network,
-    quiet_lightning,
+    make_trainer,
     validated,
 )
 from pruner.models.trees.xgboost import Grown, TreeRanker
@@ -62,16 +60,6 @@ from pruner.paths import checkpoint_named
 BEST_EPOCH = f"best-epoch{SUFFIX}"  # the best epoch where the mean of the last ones is better
 SOUP_SEEDS = 7919  # distance of the members' batch seeds, larger than any list of seeds
 PICKS = {"random": sampled, "spread": spread, "tasks": sampled_tasks}
-TRAINER: Mapping[str, Any] = {
-    "accelerator": "auto",
-    "devices": 1,
-    "precision": "32-true",
-    "gradient_clip_val": 0.5,
-    "num_sanity_val_steps": 0,
-    "use_distributed_sampler": False,  # the batch plan already gives each process its share
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,19 +111,6 @@ def check_recipe(recipe: Recipe, *, goes_on: bool = False) -> Model:
         raise PrunerError(f"{type(model).__name__} has nothing to train; use it with evaluate.py")
     make_trainer(recipe, logger=False)
     return model
-
-
-def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
-    """Make Lightning's Trainer; refusals become a PrunerError with their first line."""
-    arguments = {**TRAINER, "max_epochs": recipe.epochs, **recipe.trainer, **options}
-    try:
-        with quiet_lightning():
-            trainer = pl.Trainer(**arguments)
-    except (MisconfigurationException, TypeError, ValueError) as error:
-        raise PrunerError(f"trainer: {str(error).splitlines()[0]}") from error
-    if trainer.num_nodes > 1:
-        raise PrunerError("trainer.num_nodes: the processes of a fit are copies of one; give 1")
-    return trainer
 
 
 def checkpoint_file(path: Path) -> Path:
@@ -218,7 +193,10 @@ def fit(
     with cpu_threads(recipe.num_threads):
         sides = _sides(recipe, programs, split)
         began = time.perf_counter()
-        model = build_network(recipe.model, recipe.seed) if start is None else start.network()
+        if start is None:
+            model = build_network(recipe.model, recipe.seed)
+        else:  # in training mode, which Lightning leaves as it is
+            model = deepcopy(start.ranker.network).train()
         info = _info(recipe, programs, sides, config or {}, start)
         if isinstance(model, TreeRanker):
             fitted = _fit_trees(recipe, programs, sides, model, info, folder, grown)
@@ -291,15 +269,11 @@ def _fit_network(
     """Fit a network; `options` are further arguments of `fit_network`."""
     store = programs.relative() if recipe.relative else programs
     fresh = store.fit_scaler(sides["train"], recipe.scale)
-    scaler = fresh if start is None else start.scaler(fresh)
+    scaler = fresh
+    if start is not None and start.scaling == "keep":
+        scaler = deepcopy(start.ranker.scaler).train()
     ranker = NeuralRanker(network, scaler, relative=recipe.relative)
-    data = RankingData(
-        store,
-        train=sides["train"],
-        valid=sides["valid"],
-        batches=recipe.batches,
-        seed=recipe.seed if recipe.batch_seed is None else recipe.batch_seed,
-    )
+    module = RankingModule(ranker, recipe, store, sides)
     throughput = Throughput()
     options = {**options, "callbacks": [throughput, *options["callbacks"]]}
 
@@ -308,18 +282,10 @@ def _fit_network(
 
     def run(process: Process) -> FitResult:
         return fit_network(
-            RankingModule(
-                ranker, loss=recipe.loss, optimizer=recipe.optimizer, schedule=recipe.schedule
-            ),
-            data,
+            module,
             folder=folder,
-            make_trainer=lambda **options: make_trainer(recipe, **options),
             save_best=save,
-            monitor=recipe.monitor,
             goes_on=start is not None,
-            keep_last=recipe.keep == "last",
-            patience=recipe.patience,
-            average_epochs=recipe.average_epochs,
             process=process,
             **options,
         )

@@ -1,30 +1,31 @@
 """The options that determine the result of a training, and a model to continue."""
 
-from collections.abc import Mapping
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from pruner.data.splits import TaskSplit
 from pruner.errors import DataError, PrunerError
 from pruner.features.dataflow import NUM_ROWS
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
-from pruner.models.model import RankingNetwork
 from pruner.models.networks.pacm import PaCM
 from pruner.models.programs.program_table import ProgramTable
-from pruner.models.programs.scaler import ColumnScaler
 from pruner.models.ranker import NeuralRanker
 from pruner.models.registry import ModelFactory
-from pruner.models.training.lit import MakeOptimizer, MakeSchedule
 from pruner.models.training.losses import LambdaRank, RankingLoss
 from pruner.models.training.sampler import BatchPlan, TaskBatches
 from pruner.models.training.schedules import warmup_cosine
 
 Pick = Literal["random", "spread", "tasks"]
 Keep = Literal["best", "last"]
+MakeOptimizer = Callable[[Iterable[Tensor]], Optimizer]
+MakeSchedule = Callable[[Optimizer, int], LRScheduler]  # by the number of steps
 ADAMW: MakeOptimizer = partial(torch.optim.AdamW, lr=7e-4, weight_decay=0.1)
 
 
@@ -75,7 +76,6 @@ class Recipe:
     soup_epochs: int = 4
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` for numbers out of range."""
         if min(self.average_epochs, self.soup) < 0 or self.soup_epochs < 1:
             raise PrunerError(
                 f"schedule: average_epochs={self.average_epochs}, soup={self.soup} must be 0 or "
@@ -126,14 +126,6 @@ class Start:
                 f"the checkpoint learned with {wanted} dataflow rows, these programs have "
                 f"{programs.num_dataflow_rows}; features.dataflow={self.info.dataflow} makes them"
             )
-
-    def network(self) -> RankingNetwork:
-        """A copy of the network in training mode, which Lightning leaves as it is."""
-        return deepcopy(self.ranker.network).train()
-
-    def scaler(self, fresh: ColumnScaler) -> ColumnScaler:
-        """The normalisation of the fit; `fresh` has the new programs' statistics."""
-        return deepcopy(self.ranker.scaler).train() if self.scaling == "keep" else fresh
 
     def unseen(self, split: TaskSplit) -> TaskSplit:
         """The split without test tasks whose work the model has seen.

@@ -4,7 +4,7 @@ import logging
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 from jaxtyping import Int
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.callbacks import Callback, ModelCheckpoint
+from pytorch_lightning.callbacks import Callback, LambdaCallback, ModelCheckpoint
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor
@@ -27,12 +27,22 @@ from pruner.models.programs.program_table import ProgramTable
 from pruner.models.ranker import NeuralRanker
 from pruner.models.training.averaging import AVERAGED, LastEpochs
 from pruner.models.training.distributed import SINGLE_PROCESS, Process
-from pruner.models.training.lit import RankingData, RankingModule
+from pruner.models.training.lit import RankingModule
+from pruner.models.training.recipe import Recipe
 
 GIVEN = -1  # the epoch number of a model before its first epoch
 LAST = f"last{SUFFIX}"  # Lightning's full state after the last finished epoch
 OLD_LAST = "last.ckpt"  # this state as earlier versions wrote it
-MakeTrainer = Callable[..., pl.Trainer]
+TRAINER: Mapping[str, Any] = {
+    "accelerator": "auto",
+    "devices": 1,
+    "precision": "32-true",
+    "gradient_clip_val": 0.5,
+    "num_sanity_val_steps": 0,
+    "use_distributed_sampler": False,  # the batch plan already gives each process its share
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
 SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 _Made = TypeVar("_Made")
 
@@ -88,18 +98,6 @@ class KeepBest(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a saved state."""
         self.best, self.best_epoch = state_dict["best"], state_dict["best_epoch"]
-
-
-class StopAfter(Callback):
-    """Stop after epoch number `epochs`, like a killed process."""
-
-    def __init__(self, epochs: int) -> None:
-        self.epochs = epochs
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop the trainer once enough epochs are done."""
-        if trainer.current_epoch + 1 >= self.epochs:
-            trainer.should_stop = True
 
 
 class StopFlat(Callback):
@@ -215,8 +213,7 @@ class CompleteFiles(TorchCheckpointIO):
 
     def load_checkpoint(self, path: str | Path, *_: Any, **__: Any) -> dict[str, Any]:
         """Read a checkpoint, on the CPU."""
-        content: dict[str, Any] = load_content(Path(path))
-        return content
+        return load_content(Path(path))
 
 
 @contextmanager
@@ -233,18 +230,11 @@ def ctrl_c_passes() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Run the body with torch's generator seeded, then restore its state."""
+def build_network(make: Callable[[], _Made], seed: int) -> _Made:
+    """Construct a model whose initial weights depend on `seed` only."""
     # without devices: their generators would start CUDA, after which no process can be forked
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        yield
-
-
-def build_network(make: Callable[[], _Made], seed: int) -> _Made:
-    """Construct a model whose initial weights depend on `seed` only."""
-    with seeded(seed):
         return make()
 
 
@@ -276,11 +266,6 @@ class Resumed(NamedTuple):
     epochs: int
     flat: bool
 
-    @property
-    def limits(self) -> dict[str, int]:
-        """Options of the trainer: a fit that patience ended has no epoch left."""
-        return {"max_epochs": self.epochs} if self.flat else {}
-
 
 def _resumed(path: Path, module: RankingModule) -> Resumed | None:
     """The state to continue from, or None; raises DataError if damaged."""
@@ -310,17 +295,12 @@ def validated(
     return {f"valid/{name}": float(value) for name, value in found}
 
 
-def _consider(
-    keep: KeepBest, epoch: int, module: RankingModule, data: RankingData, process: Process
-) -> None:
-    """Judge the present module as an additional epoch."""
-    found = validated(module.ranker, data.store, data.valid)
+def _consider(keep: KeepBest, epoch: int, module: RankingModule, process: Process) -> None:
+    found = validated(module.ranker, module.store, module.judged)
     keep.consider(found, epoch, saving=process.is_first)
 
 
-def _run(
-    trainer: pl.Trainer, module: RankingModule, data: RankingData, resumed: Resumed | None
-) -> None:
+def _run(trainer: pl.Trainer, module: RankingModule, resumed: Resumed | None) -> None:
     done, most = 0 if resumed is None else resumed.epochs, trainer.max_epochs
     if most is not None and 0 <= most < done:
         raise PrunerError(f"trainer.max_epochs={most}: {done} epochs are done; give {done} or more")
@@ -328,43 +308,59 @@ def _run(
         return
     path = None if resumed is None else str(resumed.path)
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=path, weights_only=True)
+        trainer.fit(module, ckpt_path=path, weights_only=True)
     except MisconfigurationException as error:
         raise PrunerError(f"trainer: {str(error).splitlines()[0]}") from error
 
 
+def make_trainer(recipe: Recipe, **options: Any) -> pl.Trainer:
+    """Make Lightning's Trainer; refusals become a PrunerError with their first line."""
+    arguments = {**TRAINER, "max_epochs": recipe.epochs, **recipe.trainer, **options}
+    try:
+        with quiet_lightning():
+            trainer = pl.Trainer(**arguments)
+    except (MisconfigurationException, TypeError, ValueError) as error:
+        raise PrunerError(f"trainer: {str(error).splitlines()[0]}") from error
+    if trainer.num_nodes > 1:
+        raise PrunerError("trainer.num_nodes: the processes of a fit are copies of one; give 1")
+    return trainer
+
+
+def _stop_after(epochs: int) -> Callback:
+    """Stop after so many epochs, like a killed process."""
+
+    def stop(trainer: pl.Trainer, _: pl.LightningModule) -> None:
+        if trainer.current_epoch + 1 >= epochs:
+            trainer.should_stop = True
+
+    return LambdaCallback(on_train_epoch_end=stop)
+
+
 def fit_network(
     module: RankingModule,
-    data: RankingData,
     *,
     folder: Path,
-    make_trainer: MakeTrainer,
     save_best: Callable[[dict[str, float]], None],
-    monitor: str,
     callbacks: Sequence[Callback] = (),
     loggers: Sequence[Logger] = (),
     stop_after: int | None = None,
     goes_on: bool = False,
-    keep_last: bool = False,
-    patience: int | None = None,
-    average_epochs: int = 0,
     process: Process = SINGLE_PROCESS,
 ) -> FitResult:
     """Train to the trainer's last epoch, from ``folder/last.safetensors`` if it exists.
 
-    `make_trainer` takes callbacks and loggers besides its own settings. `save_best` gets the
-    metrics of each new best epoch while `module` holds its weights. Every epoch's batches depend on
-    the seed and the epoch number alone, so a resumed fit equals an uninterrupted one exactly. With
-    `goes_on` the model is already trained: before its first epoch it counts as epoch `GIVEN`, which
-    may be the best, or the only epoch. `keep_last`, `patience`, `average_epochs` are those of
-    `Recipe`, `process` is this process.
+    `save_best` gets the metrics of each new best epoch while `module` holds its weights. Every
+    epoch's batches depend on the seed and the epoch number alone, so a resumed fit equals an
+    uninterrupted one exactly. With `goes_on` the model is already trained: before its first epoch
+    it counts as epoch `GIVEN`, which may be the best, or the only epoch.
 
     Raises:
         DataError: a damaged file.
         PrunerError: the trainer refuses its options, has fewer epochs than are done, or its limits
             end it before one epoch is validated.
     """
-    keep = KeepBest(save_best, monitor=monitor, last=keep_last)
+    recipe = module.recipe
+    keep = KeepBest(save_best, monitor=recipe.monitor, last=recipe.keep == "last")
     every_epoch = ModelCheckpoint(
         dirpath=folder,
         filename=LAST.removesuffix(SUFFIX),
@@ -372,25 +368,29 @@ def fit_network(
         enable_version_counter=False,
     )
     every_epoch.FILE_EXTENSION = SUFFIX
-    flat = [] if patience is None else [StopFlat(patience)]
-    averaged = [LastEpochs(average_epochs)] if average_epochs else []
-    stop = [*flat, *([] if stop_after is None else [StopAfter(stop_after)])]
+    flat = [] if recipe.patience is None else [StopFlat(recipe.patience)]
+    averaged = [LastEpochs(recipe.average_epochs)] if recipe.average_epochs else []
+    stop = [*flat, *([] if stop_after is None else [_stop_after(stop_after)])]
     resumed = _resumed(folder / LAST, module)
+    if not process.is_first:  # the first process reports
+        callbacks, loggers = (), ()
     with quiet_lightning(), ctrl_c_passes(), flushed_denormals():
         trainer = make_trainer(
-            callbacks=[*process.active(callbacks), keep, *averaged, every_epoch, *stop],
-            logger=process.active(loggers) or False,
+            recipe,
+            callbacks=[*callbacks, keep, *averaged, every_epoch, *stop],
+            logger=list(loggers) or False,
             plugins=[CompleteFiles(), *process.plugins],
-            **(resumed.limits if resumed else {}),
+            # A fit that patience ended has no epoch left.
+            **({"max_epochs": resumed.epochs} if resumed and resumed.flat else {}),
         )
         if goes_on and resumed is None:
-            _consider(keep, GIVEN, module, data, process)
-        _run(trainer, module, data, resumed)
+            _consider(keep, GIVEN, module, process)
+        _run(trainer, module, resumed)
     ended = trainer.max_epochs is not None and trainer.current_epoch >= trainer.max_epochs
     ended = ended or 0 <= trainer.max_steps <= trainer.global_step  # -1: no limit
     if ended and averaged and averaged[0].count:
         module.load_state_dict(averaged[0].mean)
-        _consider(keep, AVERAGED, module, data, process)
+        _consider(keep, AVERAGED, module, process)
     if keep.best is None or keep.best_epoch is None:
         raise PrunerError(
             f"the training ended after {trainer.global_step} steps, before an epoch was complete "

@@ -20,7 +20,6 @@ class ForestSettings:
     bagging: float = 0.63
 
     def __post_init__(self) -> None:
-        """Raises `PrunerError` on numbers that LightGBM refuses."""
         if min(self.trees, self.columns_at_split) < 1:
             raise PrunerError("policy.forest: trees and columns_at_split must be at least 1")
         if not 0 < self.bagging < 1:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from pruner.arrays import Decisions, Scores
+from pruner.arrays import Decisions, Floats, Scores
 from pruner.data.tasks import TaskKey, TaskRecords
 from pruner.models.adaptation.base import Adaptation
 from pruner.models.analyzer.analyzer import Analyzer
@@ -20,9 +19,9 @@ from pruner.models.programs.scaler import Center
 from pruner.program.replay import Definitions, find_definition
 from pruner.program.te.skeleton import group_programs
 from pruner.search.explorer import ScoreFunction
-from pruner.search.history import History
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.policy import State
+from pruner.search.space import History
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +35,8 @@ class RecordedTask:
     """
 
     space: RecordedSpace
-    latency_s: NDArray[np.float64]
-    cost_s: NDArray[np.float64]
+    latency_s: Floats
+    cost_s: Floats
     draft: Scores | None
     programs: TaskPrograms
 
@@ -117,7 +116,7 @@ def _ranked_last_where_unknown(score: Scores, task: TaskKey) -> Scores | None:
 
 
 class RecordedModel:
-    """A ranker that learns from several pools and scores each pool.
+    """A ranker that learns from several pools, with a :class:`RecordedLearner` for each.
 
     The centre of a task (see `Adaptation.set_reference_population`) is the mean of its complete
     pool. A round is one update; without a source model there are no scores before the first.
@@ -125,43 +124,26 @@ class RecordedModel:
 
     def __init__(self, pools: Sequence[RecordedTask], adaptation: Adaptation) -> None:
         self.adaptation = adaptation
-        self._store = ProgramTable.build(pool.programs for pool in pools)
-        self._spaces = [pool.space for pool in pools]
-        self._programs = self._store.by_task(torch.arange(self._store.num_programs))
-        self._measured = [torch.zeros(0, dtype=torch.long) for _ in pools]
+        self.store = ProgramTable.build(pool.programs for pool in pools)
+        self.spaces = [pool.space for pool in pools]
+        self.programs = self.store.by_task(torch.arange(self.store.num_programs))
+        self.measured = [torch.zeros(0, dtype=torch.long) for _ in pools]
         self._num_learned = 0
-        self._informed = adaptation.setting.source is not None
+        self.informed = adaptation.setting.source is not None
         # A recorded pool is complete, so its centre never moves.
         if adaptation.ranker.relative:
-            for pool, programs in zip(pools, self._programs, strict=True):
-                center = Center.of(self._store.programs(programs))
+            for pool, programs in zip(pools, self.programs, strict=True):
+                center = Center.of(self.store.programs(programs))
                 adaptation.ranker.centers[pool.key] = center
 
-    def learner(self, number: int) -> RecordedLearner:
-        """The learner of pool `number`, which updates this model."""
-        return RecordedLearner(self, number)
-
-    def note(self, number: int, decisions: Decisions) -> None:
-        """Add the measured decisions of pool `number` to the training data."""
-        found = self._programs[number][torch.from_numpy(self._spaces[number].rows(decisions))]
-        # The history repeats earlier programs; each is learned from once.
-        self._measured[number] = torch.cat([self._measured[number], found]).unique()
-
-    def score(self, number: int) -> ScoreFunction | None:
-        """Update the model and score pool `number`; None without training data."""
-        self._update()
-        if not self._informed:
-            return None
-        score = self.adaptation.ranker.score_store(self._store, self._programs[number])
-        return table(self._spaces[number], score.astype(np.float64))
-
-    def _update(self) -> None:
-        index = torch.cat(self._measured)
+    def update(self) -> None:
+        """Learn from the measured programs of all pools, if there are more."""
+        index = torch.cat(self.measured)
         if len(index) > self._num_learned:
-            self.adaptation.update(self._store.subset(index))
+            self.adaptation.update(self.store.subset(index))
             self._num_learned = len(index)
             # Ranking losses need a pair: one program of every task gives no gradient at all.
-            self._informed = self._informed or max(map(len, self._measured)) > 1
+            self.informed = self.informed or max(map(len, self.measured)) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +154,22 @@ class RecordedLearner:
     number: int
 
     def __call__(self, history: History) -> ScoreFunction | None:
-        """Update the model with the history and score the pool."""
+        """Update the model with the history and score the pool; None without training data."""
         self.note(history)
-        return self.model.score(self.number)
+        model = self.model
+        model.update()
+        if not model.informed:
+            return None
+        score = model.adaptation.ranker.score_store(model.store, model.programs[self.number])
+        return table(model.spaces[self.number], score.astype(np.float64))
 
     def note(self, history: History) -> None:
         """Add the history to the training data of the shared model."""
-        self.model.note(self.number, history.decisions)
+        model, number = self.model, self.number
+        rows = model.spaces[number].rows(history.decisions)
+        found = model.programs[number][torch.from_numpy(rows)]
+        # The history repeats earlier programs; each is learned from once.
+        model.measured[number] = torch.cat([model.measured[number], found]).unique()
 
     def state(self) -> State:
         """Nothing: a recorded run is not resumed."""

@@ -10,11 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pruner.files import as_written, read_json, write_table
-from pruner.models.adaptation.base import Adaptation, FittedAdaptation, Setting, save_models
+from pruner.models.adaptation.base import Adaptation, Setting, save_models
 from pruner.models.checkpoint.checkpoint import ADAPTED, MODELS_FOLDER, SIAMESE
 from pruner.models.checkpoint.tensors import SUFFIX, existing
 from pruner.progress import Progress
 from pruner.search.offline.adaptation_run import (
+    MethodComparison,
+    MethodRun,
     Quality,
     affordable,
     label_sizes,
@@ -22,7 +24,6 @@ from pruner.search.offline.adaptation_run import (
     tune,
     without_draft,
 )
-from pruner.search.offline.comparison import MethodComparison, MethodRun
 from pruner.search.policy import RoundSettings
 from pruner.study import plots
 from pruner.study.adaptation.context import AdaptationContext, Budget
@@ -102,7 +103,7 @@ def _run_cell(
     def begin() -> Adaptation:
         """Make the method, with the budget's limit of steps an update."""
         made = make(FROM_SCRATCH if name == NO_DRAFT else name, context.setting(seed))
-        if isinstance(made, FittedAdaptation):
+        if made.learns:
             limits = [made.fit.max_steps, budget.max_steps]
             made.fit.max_steps = min((one for one in limits if one is not None), default=None)
         return made

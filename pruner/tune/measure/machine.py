@@ -9,7 +9,7 @@ from typing import Any
 
 from pruner.commands import nvidia_smi
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import Analyzer, AnyFormula, CpuAnalyzer, load_analyzer
+from pruner.models.analyzer.analyzer import Analyzer, AnyFormula, load_analyzer
 from pruner.paths import conf_folder
 from pruner.processes import Worker, preload
 from pruner.program.device import CpuDevice, Device, GpuDevice
@@ -318,7 +318,7 @@ def check_health(address: RpcAddress, timeout_s: float) -> dict[str, Any]:
 def platform_analyzer(platform: Platform, form: AnyFormula = "hardware") -> Analyzer:
     """Load a platform's analyzer, for its target's number of cores; raise as `load_analyzer`."""
     analyzer = load_analyzer(conf_folder(), platform.name, form=form)
-    if isinstance(analyzer, CpuAnalyzer):
+    if isinstance(analyzer.device, CpuDevice):
         # the description is of all cores, the target may use fewer
         return replace(analyzer, device=replace(analyzer.device, num_cores=platform.cores))
     return analyzer

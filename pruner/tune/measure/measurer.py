@@ -17,7 +17,7 @@ import numpy as np
 
 from pruner.errors import PrunerError
 from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Reply, WorkerPool, preload
-from pruner.search.history import Candidate
+from pruner.search.space import Candidate
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
 from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, Check, are_timings

@@ -12,8 +12,8 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.training.fit import cpu_threads
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.explorer import ScoreFunction
-from pruner.search.history import Candidate, History
 from pruner.search.policy import PolicySettings, guard, standard, weighed
+from pruner.search.space import Candidate, History
 from pruner.tune.kinds import is_gpu
 from pruner.tune.metaschedule.session import (
     MetaScheduleSession,

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pruner.search.history import Candidate
 from pruner.search.policy import State
+from pruner.search.space import Candidate
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.run.database import records_of

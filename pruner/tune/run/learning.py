@@ -32,8 +32,8 @@ from pruner.models.registry import ModelSpec
 from pruner.models.training.recipe import Start
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.search.explorer import ScoreFunction
-from pruner.search.history import History
 from pruner.search.policy import State
+from pruner.search.space import History
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.union import UnionSpace
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, JsonLines, as_written, load_metrics
-from pruner.search.history import Candidate
 from pruner.search.loop import Round, RunStopped, TuningLoop, TuningTask
+from pruner.search.space import Candidate
 from pruner.search.task_order import Order
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import IDLE, PHASES

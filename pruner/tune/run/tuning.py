@@ -12,7 +12,7 @@ from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.forecast import Forecast, forecast_of
 from pruner.progress import Log, silent
 from pruner.search.decision_search import DecisionSearch
-from pruner.search.history import Candidate
+from pruner.search.space import Candidate
 from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, never
 from pruner.tune.phases import Phases
 from pruner.tune.rivals.ansor import Ansor

@@ -12,7 +12,7 @@ from pruner.errors import PrunerError
 from pruner.models.adaptation.base import Setting
 from pruner.models.adaptation.distill import distillation
 from pruner.models.adaptation.ewc import elastic_penalty, fisher_diagonal
-from pruner.models.adaptation.fitting import Example, OnlineFit, gentle_fit, normalised
+from pruner.models.adaptation.fitting import Example, OnlineFit, gentle_fit
 from pruner.models.adaptation.moa import MomentumAdaptation, follow
 from pruner.models.adaptation.moses import Moses, transferable_masks
 from pruner.models.adaptation.multitask import MultiTask
@@ -202,18 +202,6 @@ def test_heads_part_and_the_source_head_needs_its_loss(world):
             alone.update(world.target)
             ours, theirs = (dict(one.ranker.network.named_buffers()) for one in (tasks, alone))
             torch.testing.assert_close(ours, theirs)
-
-
-def test_programs_normalised_once_are_programs_normalised_each_time():
-    store = synthetic.store()
-    everything = torch.arange(store.num_programs)
-    scaler = store.fit_scaler(everything, "standard")
-    at_once, each = (
-        normalised(store, scaler).programs(everything),
-        scaler(store.programs(everything)),
-    )
-    torch.testing.assert_close(at_once.statement, each.statement)
-    torch.testing.assert_close(at_once.dataflow, each.dataflow)
 
 
 def test_the_number_of_steps():

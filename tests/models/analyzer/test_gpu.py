@@ -11,15 +11,24 @@ from pruner.features.batch import FeatureSpec, featurize
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.features.symbols.symbol_table import OFFICIAL_COLUMNS, Symbols
 from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.models.analyzer.calibrate import Sample, calibrate
 from pruner.models.analyzer.columns import DRAFT_COLUMNS, NUM_DRAFT_COLUMNS, SCORE, draft_columns
-from pruner.models.analyzer.constants import GpuRates, load_constants
-from pruner.models.analyzer.cpu import CpuSwitches
+from pruner.models.analyzer.constants import (
+    CPU_TERMS,
+    HARDWARE_TERMS,
+    OFFICIAL_TERMS,
+    GpuRates,
+    load_constants,
+    without,
+)
 from pruner.models.analyzer.hardware import hardware_latency_s
-from pruner.models.analyzer.official import OfficialSwitches, official_latency_ms
-from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
-from pruner.models.analyzer.quality import TaskSymbols, cross_calibrated, sample_programs
-from pruner.models.analyzer.switches import HardwareSwitches
+from pruner.models.analyzer.paper import official_latency_ms, paper_latency_s
+from pruner.models.analyzer.quality import (
+    Sample,
+    TaskSymbols,
+    calibrate,
+    cross_calibrated,
+    sample_programs,
+)
 from pruner.paths import conf_folder
 from pruner.program.dag.dag import ComputeDAG
 from pruner.program.device import GpuDevice, load_device
@@ -64,7 +73,9 @@ def test_official_switches_and_failed_programs():
     )
     whole = official_latency_ms(batch.psa[None], gpu("titanv"))[0]
     # Without the register term the arithmetic is 186 / 128 faster: 0.351967 ms less that share.
-    lean = official_latency_ms(batch.psa[None], gpu("titanv"), OfficialSwitches(registers=False))[0]
+    lean = official_latency_ms(
+        batch.psa[None], gpu("titanv"), without(OFFICIAL_TERMS, "registers")
+    )[0]
     assert whole - lean == pytest.approx(0.351967 * (1 - 128 / 186), rel=1e-5)
     assert official_latency_ms(np.zeros((1, 4, len(OFFICIAL_COLUMNS))), gpu("titanv"))[0] == np.inf
 
@@ -108,7 +119,7 @@ def test_penalties_of_the_paper_form_by_hand_where_registers_spill():
 
 
 def only(name):
-    return PaperSwitches(**{term: term == name for term in PaperSwitches.names()})
+    return {name} - {None}
 
 
 @pytest.mark.parametrize(
@@ -196,10 +207,8 @@ def test_registers_are_those_of_the_block_or_of_the_largest_one():
     for platform in ("v100", "mi50"):
         analyzer = load_analyzer(CONF, platform)
         seconds = [
-            hardware_latency_s(
-                symbols, analyzer.device, analyzer.constants, HardwareSwitches(spill_m=spill)
-            )[0]
-            for spill in (True, False)
+            hardware_latency_s(symbols, analyzer.device, analyzer.constants, on)[0]
+            for on in (HARDWARE_TERMS, without(HARDWARE_TERMS, "spill_m"))
         ]
         cost[platform] = seconds[0] / seconds[1]
     assert cost["v100"] == 1
@@ -339,7 +348,7 @@ def test_scores_and_terms_are_those_of_the_analyzer_and_its_ablations(platform):
     analyzer = load_analyzer(conf_folder(), platform).uncalibrated()
     score = analyzer.score_steps(dag(), steps())
     np.testing.assert_allclose(found.extra[:, SCORE], score, rtol=1e-5)
-    for name in HardwareSwitches.names():
+    for name in HARDWARE_TERMS:
         ablated = replace(analyzer, without=name).score_steps(dag(), steps())
         np.testing.assert_allclose(found.extra[:, PLACE[name]], ablated - score, atol=1e-4)
 
@@ -355,7 +364,7 @@ def test_symbols_are_sums_over_statements_and_those_of_the_other_kind_are_zero()
         )
     of_cpus = [place for name, place in PLACE.items() if name.startswith("cpu.")]
     assert not found.extra[:, of_cpus].any()
-    only_cpus = set(CpuSwitches.names()) - set(HardwareSwitches.names())
+    only_cpus = CPU_TERMS.keys() - HARDWARE_TERMS.keys()
     assert not found.extra[:, [PLACE[name] for name in only_cpus]].any()
 
 

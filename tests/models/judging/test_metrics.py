@@ -20,7 +20,6 @@ from pruner.models.judging.judge import (
     noise_ceiling,
     random_ratio,
     rank_probabilities,
-    unreached,
 )
 from pruner.models.judging.metrics import ScoredTask, pairwise_accuracy
 from tests.models import oracles
@@ -97,14 +96,9 @@ def test_expected_random_ratio_is_the_mean_over_all_subsets(task, size):
     assert expected_ratio(task, size) == pytest.approx(np.mean(every))
 
 
-def test_ranks_choices_without_a_good_program_sizes_and_regret_by_hand():
+def test_ranks_sizes_and_regret_by_hand():
     # 2 of 4 kept; the better is 1st with 3 pairs of 6, 2nd with 2, 3rd with 1.
     assert rank_probabilities(4, 2, 1) == pytest.approx([3 / 6, 2 / 6, 1 / 6, 0])
-    # two good of five; without them: 3 of 5 single programs, 3 of 10 pairs, 1 of 10 triples
-    assert unreached(5, 2, 5) == pytest.approx([1, 3 / 5, 3 / 10, 1 / 10, 0, 0])
-    orders = list(combinations(range(5), 2))  # places of the good programs, equally likely
-    mean = np.mean([min(places) + 1 for places in orders])
-    assert unreached(5, 2, 5)[:-1].sum() == pytest.approx(mean)
     task = scored(np.ones(1000), np.zeros(1000))
     assert draft_sizes([task]) == {"512": [512], "eighth": [125], "2pct": [20]}
     assert metrics.regret_against_random(0.9, 0.2) == pytest.approx(0.1 / 0.8)

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.proposals.fit import ProposalRecipe, TaskSequences, fit_proposals
 from experiments.proposals.pools import read_pools
 from pruner.data.frozen import FrozenSplit
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError
 from pruner.models.proposals.decision_tokens import ThreadBound, encode
-from pruner.models.proposals.proposal_fit import ProposalRecipe, TaskSequences, fit_proposals
 from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork, bundled_weights
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.propose_lm import Proposer
 from tests.models.proposals.tiny import factorisations, tiny_space
 from tests.paths import DATASETS

@@ -3,7 +3,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Callback
@@ -14,10 +13,10 @@ from pruner.models.judging import metrics
 from pruner.models.networks.mlp import TenSetMLP
 from pruner.models.networks.pacm import PaCM
 from pruner.models.ranker import NeuralRanker
-from pruner.models.training.lit import RankingData, RankingModule
+from pruner.models.training.lit import RankingModule
 from pruner.models.training.losses import LambdaRank, ListNet, MeanSquare, RankNet
+from pruner.models.training.recipe import Recipe
 from pruner.models.training.sampler import MixedBatches, TaskBatches
-from pruner.models.training.schedules import warmup_cosine
 from pruner.models.training.training import (
     KeepBest,
     StopFlat,
@@ -33,40 +32,22 @@ from tests.models import synthetic, zoo
 def fit(tmp_path, store, *, batches=None, epochs=6, lr=7e-4, **kwargs):
     everything = torch.arange(store.num_programs)
     ranker = NeuralRanker(build_network(PaCM, 0), store.fit_scaler(everything))
-    module = RankingModule(
-        ranker,
-        loss=LambdaRank(),
+    trainer = {
+        "accelerator": "cpu",
+        "check_val_every_n_epoch": kwargs.pop("validate_every", 1),
+        "max_steps": kwargs.pop("max_steps", -1),
+    }
+    recipe = Recipe(
         optimizer=partial(torch.optim.Adam, lr=lr),
-        schedule=warmup_cosine,
-    )
-    data = RankingData(
-        store,
-        train=everything,
-        valid=everything,
         batches=batches or TaskBatches(tasks=2, programs=8),
-        seed=0,
-    )
-    make_trainer = partial(
-        pl.Trainer,
-        max_epochs=epochs,
-        accelerator="cpu",
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        check_val_every_n_epoch=kwargs.pop("validate_every", 1),
-        gradient_clip_val=0.5,
-        max_steps=kwargs.pop("max_steps", -1),
-    )
-    saved = []
-    result = fit_network(
-        module,
-        data,
-        folder=tmp_path,
-        make_trainer=make_trainer,
-        save_best=saved.append,
         monitor="valid/pairwise_accuracy",
-        **kwargs,
+        epochs=epochs,
+        trainer=trainer,
+        average_epochs=kwargs.pop("average_epochs", 0),
     )
+    module = RankingModule(ranker, recipe, store, {"train": everything, "valid": everything})
+    saved = []
+    result = fit_network(module, folder=tmp_path, save_best=saved.append, **kwargs)
     return module, result, saved
 
 

@@ -17,13 +17,12 @@ from pruner.search.offline.adaptation_run import (
     label_sizes,
     quality_by_labels,
     relative_curve,
+    sign_flip_p,
     tune,
     without_draft,
 )
-from pruner.search.offline.comparison import sign_flip_p
 from pruner.search.offline.recorded import RecordedTask
-from pruner.search.offline.recorded_run import Curve
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import Curve, RecordedSpace
 from pruner.search.policy import RoundSettings
 from tests.models import synthetic
 

@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
-from pruner.search.offline.adaptation_run import Quality, TuningCurve
-from pruner.search.offline.comparison import MethodComparison, MethodRun, Reach
+from pruner.search.offline.adaptation_run import (
+    MethodComparison,
+    MethodRun,
+    Quality,
+    Reach,
+    TuningCurve,
+)
 
 
 def cell(method, seed, relative, seconds=(10.0, 20.0, 30.0, 40.0), top1=0.5):

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from pruner.errors import PrunerError
-from pruner.search.history import Candidate
-from pruner.search.offline.recorded_run import run_tasks
-from pruner.search.offline.recorded_space import Clock
+from pruner.search.offline.recorded_run import Clock, run_tasks
+from pruner.search.space import Candidate
 
 
 class Listed:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pruner.search.offline.comparison import (
+from pruner.search.offline.adaptation_run import (
     Reach,
     bootstrap_interval,
     first_reach,

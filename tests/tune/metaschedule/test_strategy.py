@@ -9,8 +9,8 @@ import pytest
 from pruner.errors import PrunerError
 from pruner.search.decision_search import decision_search
 from pruner.search.explorer import ExplorerSettings
-from pruner.search.history import History
 from pruner.search.policy import RoundSettings
+from pruner.search.space import History
 from pruner.tune.measure.machine import platform_analyzer
 from pruner.tune.metaschedule import search_strategy, session
 from pruner.tune.metaschedule.session import outcomes, platform_of

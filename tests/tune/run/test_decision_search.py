@@ -8,8 +8,8 @@ import pytest
 from pruner.search.decision_search import DecisionSearch, decision_search
 from pruner.search.explorer import NoneFound
 from pruner.search.failures import FailureModel
-from pruner.search.history import Candidate, History
 from pruner.search.policy import RandomDraws
+from pruner.search.space import Candidate, History
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
 from pruner.tune.spaces.batched.space import BatchedSpace
@@ -76,7 +76,7 @@ TEACH = [
 )
 def test_kinds_that_teach(error, teaches):
     search = search_of(Space())
-    failure_model = FailureModel(search.history)
+    failure_model = FailureModel(search.history, len)
     candidate = Candidate(space=0, decisions=np.array([4, 2]), schedule=None)
     search.observe([candidate], [Outcome(error=error, costs_s=() if error else (1.0,))])
     assert failure_model.failures == int(teaches)
@@ -108,7 +108,7 @@ def test_what_tvm_refuses_teaches_too():
     search = search_of(space, Proposing())
     assert search.propose(1) == []
     assert space.forgotten  # nothing of a proposal is kept for the next
-    assert search.refused == FailureModel(search.history).failures > 0
+    assert search.refused == FailureModel(search.history, len).failures > 0
 
 
 class Willing(Space):

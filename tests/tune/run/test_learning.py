@@ -25,7 +25,7 @@ from pruner.models.registry import ModelSpec
 from pruner.models.training.fit import checkpoint_file, start_of
 from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.paths import conf_folder
-from pruner.search.history import History
+from pruner.search.space import History
 from pruner.tune.phases import Phases
 from pruner.tune.run.learning import LearnedScore, LiveLearner, OnlineModel, SharedModel, TreeModel
 from pruner.tune.run.verifier import verifier

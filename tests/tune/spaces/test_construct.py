@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from pruner.errors import PrunerError
-from pruner.models.analyzer.analyzer import CpuAnalyzer, load_analyzer
+from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
 from pruner.models.proposals.decision_tokens import encode
 from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.search.construct import ConstructSettings
 from pruner.search.decision_search import decision_search
 from pruner.search.explorer import ExplorerSettings
 from pruner.search.gradient import DescentSettings
-from pruner.search.offline.recorded_space import RecordedSpace
+from pruner.search.offline.recorded_run import RecordedSpace
 from pruner.search.propose_lm import ProposeLmSettings, Proposer
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import Phases
@@ -190,7 +190,7 @@ def test_a_small_space_ends_and_a_line_says_that_no_program_has_a_score(monkeypa
     assert len(seen) == len(set(seen))
     broken = Mock(side_effect=IndexError("a fault of the formula"))
     found = search(union({**MATMUL, "m": 2, "n": 2, "k": 2}, "cpu-avx512"))
-    monkeypatch.setattr(CpuAnalyzer, "latency_s", broken)
+    monkeypatch.setattr(SymbolAnalyzer, "latency_s", broken)
     with pytest.raises(PrunerError, match=r"no aligned program that is legal.*pruner_live"):
         found.propose(16)
 

@@ -7,7 +7,7 @@ from pruner.features import DATAFLOW_COLUMNS
 from pruner.features.batch import FeatureSpec
 from pruner.features.symbols.gpu import gpu_symbols
 from pruner.models.analyzer.analyzer import load_analyzer
-from pruner.models.analyzer.paper import PaperSwitches, paper_latency_s
+from pruner.models.analyzer.paper import paper_latency_s
 from pruner.program.nests import Scope
 from pruner.program.tir.apply_trace import apply
 from pruner.program.tir.lower import lower
@@ -231,7 +231,6 @@ def test_the_paper_form_has_the_peak_of_tensor_cores(tvm):
     """256 x 384 x 512 of float16 on an A100: 312e12 operations/s, and S5 elements of two bytes;
     with its penalty, whole waves of blocks on 108 multiprocessors."""
     device = device_of("a100")
-    nothing = dict.fromkeys(PaperSwitches.names(), False)
     spec = {"operator": "matmul", "m": 256, "n": 384, "k": 512}
     for _, space in spaces(spec):
         draws = space.sample(20, np.random.default_rng(5))
@@ -240,8 +239,8 @@ def test_the_paper_form_has_the_peak_of_tensor_cores(tvm):
         elements = 256 * 512 * n[0] * n[1] + 384 * 512 * m[0] * m[1] + 256 * 384
         memory_s = 2 * elements / device.dram_bytes_per_s
         blocks = m[0] * m[1] * n[0] * n[1]
-        for wave_c, filled in ((False, 1.0), (True, blocks / (108 * np.ceil(blocks / 108)))):
-            found = paper_latency_s(symbols, device, PaperSwitches(**{**nothing, "wave_c": wave_c}))
+        for on, filled in (((), 1.0), (("wave_c",), blocks / (108 * np.ceil(blocks / 108)))):
+            found = paper_latency_s(symbols, device, on)
             compute_s = 2 * 256 * 384 * 512 / (312e12 * filled)
             np.testing.assert_allclose(found, compute_s + memory_s, rtol=1e-9)
 

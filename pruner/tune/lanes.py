@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from pruner.program.tir.pipeline import ASYNC_STAGES
-from pruner.tune.tvm_import import inside, load_tvm, map_functions
+from pruner.tune.tvm_import import holds, inside, load_tvm, map_functions
 
 _VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
 _HALVES = ("float16", "bfloat16")
@@ -65,7 +65,7 @@ def _straddles(loop: Any) -> bool:
     """Check whether a fetched vector may cover two rows of its source."""
     tirx, lanes = load_tvm().tirx, int(loop.extent)
     return any(
-        int(part.b) % lanes != 0 and _holds(part, loop.loop_var)
+        int(part.b) % lanes != 0 and holds(part, loop.loop_var)
         for one in _blocks(loop)
         if any(str(region.source.scope()).startswith("shared") for region in one.block.writes)
         for value in one.iter_values
@@ -100,13 +100,11 @@ def _may_gather(loop: Any) -> bool:
 
     They are none where a lane moves an index that is not the last.
     """
-    tirx = load_tvm().tirx
     for one in _blocks(loop) if int(loop.extent) > _MOST_GATHERED else ():
         values = zip(one.block.iter_vars, one.iter_values, strict=True)
         moved = [x.var for x, value in values if _moves(value, loop.loop_var)]
         for load in inside(one.block.body, load_tvm().tvm.ir.TensorLoad):
-            used = [part for index in load.indices[:-1] for part in inside(index, tirx.Var)]
-            if any(part.same_as(var) for part in used for var in moved):
+            if any(holds(index, var) for index in load.indices[:-1] for var in moved):
                 return True
     return False
 
@@ -114,11 +112,7 @@ def _may_gather(loop: Any) -> bool:
 def _moves(value: Any, lane: Any) -> bool:
     """Check that neighbouring lanes differ outside of quotients."""
     quotients = inside(value, load_tvm().tirx.FloorDiv)
-    return _holds(value, lane) and not any(_holds(quotient, lane) for quotient in quotients)
-
-
-def _holds(value: Any, lane: Any) -> bool:
-    return any(part.same_as(lane) for part in inside(value, load_tvm().tirx.Var))
+    return holds(value, lane) and not any(holds(quotient, lane) for quotient in quotients)
 
 
 def _is_written(function: Any, target: Any) -> bool:

@@ -20,7 +20,7 @@ from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Reply, WorkerPool
 from pruner.search.history import Candidate
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
-from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, Check, are_timings
+from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, are_timings, tolerance
 from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
@@ -287,13 +287,13 @@ class DeviceMeasurer:
         self,
         batch: Sequence[_Job],
         accept: Callable[[int, Outcome], bool],
-        check: Check | None,
+        check: Path | None,
         stopped: Callable[[], bool] = never,
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes in batch order; end early once `stopped` returns True.
 
         ``accept(position, outcome)`` returns True if a program would be the best so far: only such
-        programs are checked.
+        programs are compared with the results in the file `check`.
         """
         if self.exclusive:
             with self._phases.time("build"):
@@ -368,8 +368,8 @@ class DeviceMeasurer:
             extra=dict(zip((CODE, SCRATCH), sizes, strict=False)),
         )
 
-    def _checked(self, job: _Job, outcome: Outcome, check: Check) -> Outcome:
-        where = self._platform.device, job.arguments, check.expected, self._platform.address
+    def _checked(self, job: _Job, outcome: Outcome, check: Path) -> Outcome:
+        where = self._platform.device, job.arguments, str(check), self._platform.address
         with self._phases.time("run"):
             reply = self._runner.submit("check", job.path, *where).result()
         run_s = outcome.run_s + reply.seconds
@@ -377,21 +377,18 @@ class DeviceMeasurer:
             return replace(outcome, message=f"not checked: {reply.message}", run_s=run_s)
         if reply.error is not None:
             return _failure("check", reply, build_s=outcome.build_s, run_s=run_s)
+        most = tolerance(job.arguments)
         # written so that a NaN counts as wrong
-        if not reply.value <= check.tolerance:
+        if not reply.value <= most:
             message = (
                 f"an element differs from the reference by {reply.value:.3g} of its value and "
-                f"{FLOOR:g} usual ones, more than {check.tolerance:g}"
+                f"{FLOOR:g} usual ones, more than {most:g}"
             )
             return replace(outcome, costs_s=(), error="wrong_result", message=message, run_s=run_s)
         return replace(outcome, run_s=run_s, checked=True)
 
-    def reference(self, module: Any, arguments: Arguments, path: Path) -> str | None:
-        """Compute the results of ``main`` without schedule; None, or an error text."""
-        return self.begin_reference(module, arguments, path).result()
-
     def begin_reference(self, module: Any, arguments: Arguments, path: Path) -> Future[str | None]:
-        """Begin to compute a reference while exploration continues; see :meth:`reference`."""
+        """Begin to compute the results of ``main`` without schedule; None, or an error text."""
         text = importlib.import_module("tvm").ir.save_json(module)
         library = self._new_library()
         begun = self._references.submit(self._reference, text, arguments, path, library)
@@ -420,7 +417,7 @@ class DeviceMeasurer:
         self,
         module: Any,
         arguments: Arguments,
-        check: Check | None = None,
+        check: Path | None = None,
         timing: Timing | None = None,
     ) -> Outcome:
         """Time and check ``main`` without schedule as any other program, or by `timing`."""
@@ -440,7 +437,7 @@ class DeviceMeasurer:
         self,
         modules: Sequence[Any],
         arguments: Arguments,
-        check: Check | None,
+        check: Path | None,
         turns: int,
         stopped: Callable[[], bool] = never,
         is_late: Callable[[], bool] = never,
@@ -522,7 +519,7 @@ class DeviceMeasurer:
         self,
         path: Path,
         arguments: Arguments,
-        check: Check | None = None,
+        check: Path | None = None,
         timing: Timing | None = None,
     ) -> Outcome:
         """Time a permanent library, perhaps by another `timing`, and `check` it."""

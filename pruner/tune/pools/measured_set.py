@@ -15,7 +15,7 @@ from pruner.processes import Reply
 from pruner.program.device import Device
 from pruner.progress import Log
 from pruner.tune.measure.measurer import DeviceMeasurer, Outcome, Platform, wait_for
-from pruner.tune.measure.numerics import Check, TaskReference
+from pruner.tune.measure.numerics import TaskReference
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions
 from pruner.tune.pools.drawing import evolved, stratified
@@ -362,7 +362,7 @@ class MeasuredSet:
             self._reference = TaskReference(*what)
         return self._reference
 
-    def _check(self, setup: MeasurementSetup) -> Check | None:
+    def _check(self, setup: MeasurementSetup) -> Path | None:
         return self._task_reference(setup).check(lambda begun: begun.result())
 
     def finish(self, setup: MeasurementSetup) -> None:

@@ -99,7 +99,8 @@ class Ansor:
         path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
         if measure.check and not path.is_file():
             with DeviceMeasurer(platform, measure, Phases(), folder / BUILDS) as measurer:
-                measurer.reference(workload.module, arguments(workload.module), path)
+                module = workload.module
+                measurer.begin_reference(module, arguments(module), path).result()
         spec = {
             "task": workload.name,
             "key": _key(folder / _LOG, workload.key),

@@ -17,7 +17,7 @@ from pruner.search.loop import TuningTask
 from pruner.search.objectives import ParetoSettings, dominated
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.measurer import Outcome, wait_for
-from pruner.tune.measure.numerics import Check, TaskReference, size_bytes
+from pruner.tune.measure.numerics import TaskReference, size_bytes
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
 from pruner.tune.rivals.ansor import Ansor
@@ -267,7 +267,7 @@ class Prepared:
 
     def _check(
         self, reference: TaskReference, is_over: Callable[[], bool] | None = None
-    ) -> Check | None:
+    ) -> Path | None:
         """Return the reference to compare with; wait for it or the end."""
         if not self._options.measure.check:
             return None

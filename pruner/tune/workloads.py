@@ -6,7 +6,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -251,8 +251,3 @@ def flops(module: Any) -> float:
     """Estimate the floating-point operations of a module by TVM."""
     estimate = load_tvm().s_tir.analysis.estimate_tir_flops
     return float(estimate(module))
-
-
-def by_name(workloads: Sequence[Workload]) -> dict[str, Workload]:
-    """Index workloads by name."""
-    return {workload.name: workload for workload in workloads}

@@ -43,7 +43,7 @@ from pruner.tune.networks.draft_task import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.request import NetworkRequest
 from pruner.tune.run.tuning import kernel_path
-from pruner.tune.workloads import Workload, arguments, by_name
+from pruner.tune.workloads import Workload, arguments
 
 _WORK = "beside"  # a folder of inputs, outputs, logs and libraries of TVM
 KERNEL_BENCHMARK = BenchmarkSettings(
@@ -151,7 +151,7 @@ def compare_kernels(
 
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
     """Raise `DataError` unless a run has equal programs for our tasks."""
-    known = by_name(theirs)
+    known = {task.name: task for task in theirs}
     both = [task for task in ours if task.name in known]
     if not both:
         raise DataError(f"compare={other}: it has none of {', '.join(task.name for task in ours)}")

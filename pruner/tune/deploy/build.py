@@ -250,22 +250,20 @@ def _reference(
     return [f"outputs are not checked: {source.path} was moved"]
 
 
-def _runners(source: NetworkSource) -> list[Callable[..., Any]]:
-    if source.path is None or not source.is_onnx:
-        return [Eager]
-    runners: list[Callable[..., Any]] = [partial(OnnxRuntime, optimized=False), OnnxReference]
-    # onnxruntime's sums of 8-bit products overflow on CPUs without instructions for them
-    return runners[::-1] if multiplies_integers(source.path) else runners
-
-
 def _reference_runner(source: NetworkSource, given: Mapping[str, Any]) -> tuple[Any, str]:
     """Return a runner that can run the network, or None and the reason.
 
     ONNX's own evaluator takes the place of onnxruntime where that is not installed, or lacks an
     operator or a type.
     """
+    runners: list[Callable[..., Any]] = [Eager]
+    if source.path is not None and source.is_onnx:
+        runners = [partial(OnnxRuntime, optimized=False), OnnxReference]
+        # onnxruntime's sums of 8-bit products overflow on CPUs without instructions for them
+        if multiplies_integers(source.path):
+            runners.reverse()
     reasons = []
-    for make in _runners(source):
+    for make in runners:
         try:
             return make(**given), ""
         except Exception as error:  # onnxruntime raises kinds of its own

@@ -75,11 +75,6 @@ class Interface:
         )
 
     @staticmethod
-    def read(text: str) -> Interface:
-        """Parse the text that `with_interface` put into a library."""
-        return Interface.of_json(json.loads(text))
-
-    @staticmethod
     def of_json(found: Mapping[str, Any]) -> Interface:
         """Make an interface of its JSON."""
         inputs = [Input(**{**one, "shape": tuple(one["shape"])}) for one in found["inputs"]]

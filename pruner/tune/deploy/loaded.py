@@ -4,6 +4,7 @@ TVM's runtime is all that it needs: torch is not imported, and ``TVM_USE_RUNTIME
 """
 
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -11,12 +12,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pruner.errors import DataError, MissingExtra, PrunerError
+from pruner.errors import DataError, MissingExtra, PrunerError, lines_of
 from pruner.files import write_atomic
 from pruner.tune.deploy.built_files import REPORT
 from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged, flattened
@@ -103,10 +105,10 @@ class Network:
             text = machine(library, self._tvm.cpu())[INTERFACE]()
         except Exception as error:  # TVM's own kinds
             raise DataError(
-                f"{path}: no library of a network, or of an older version ({_first(error)}); "
-                "pruner deploy run=RUN builds that of a run again"
+                f"{path}: no library of a network, or of an older version "
+                f"({lines_of(error)[0]:.120}); pruner deploy run=RUN builds that of a run again"
             ) from error
-        self.interface = Interface.read(str(text))
+        self.interface = Interface.of_json(json.loads(str(text)))
         if lacking := hidden_vectors(self.interface.vectors):
             raise PrunerError(
                 f"{path}: built for a CPU with {', '.join(lacking[:3])}, which this machine lacks; "
@@ -118,7 +120,7 @@ class Network:
         except Exception as error:
             raise PrunerError(
                 f"{path}: built for {self.interface.device}, which does not answer here "
-                f"({_first(error)})"
+                f"({lines_of(error)[0]:.120})"
             ) from error
         self._turn = threading.Lock()
 
@@ -209,7 +211,8 @@ class Network:
 
     def __reduce__(self) -> Any:
         """Copy by the path of the library, which has everything."""
-        return _again, (self.path.resolve(), self.latency_s, self.folder)
+        made = partial(Network, latency_s=self.latency_s, folder=self.folder)
+        return made, (self.path.resolve(),)
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
@@ -265,10 +268,6 @@ def load(path: str | Path) -> Network:
     return Network(path)
 
 
-def _again(path: Path, latency_s: float | None, folder: Path | None) -> Network:
-    return Network(path, latency_s=latency_s, folder=folder)
-
-
 def _runtime() -> tuple[Any, Any]:
     """Import TVM and its virtual machine, which needs no compiler."""
     try:
@@ -290,7 +289,3 @@ def _opened(path: Path) -> Any:
         name = Path(folder) / "network.so"
         name.symlink_to(path.resolve())
         return importlib.import_module("tvm_ffi").load_module(str(name))
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

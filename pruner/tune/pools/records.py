@@ -117,9 +117,8 @@ def save_space(out: Path, design: DesignSpace, program: TraceProgram) -> str:
 
 def error_number(error: str) -> int:
     """Return Ansor's number of a kind of failure."""
-    if error in ERROR_NUMBERS:
-        return ERROR_NUMBERS[error]
-    return _COMPILER if error.startswith("build_") else UNKNOWN_ERROR
+    other = _COMPILER if error.startswith("build_") else UNKNOWN_ERROR
+    return ERROR_NUMBERS.get(error, other)
 
 
 def header_of(workload: Workload, platform: Platform, device: Device) -> list[Any]:

@@ -203,6 +203,11 @@ def measured_s(record: Any) -> float:
     return float(np.mean(costs_s)) if ran else float("inf")
 
 
+def best_s(records: Iterable[Any]) -> float:
+    """Return the seconds of the best record; infinite without records."""
+    return min(map(measured_s, records), default=float("inf"))
+
+
 def programs_of(records: Sequence[Any], space: UnionSpace) -> tuple[Decisions, Floats, int]:
     """Make a history of records: programs [N, d] and their seconds [N].
 

@@ -20,7 +20,7 @@ from pruner.files import as_written, read_json, read_table, write_json
 from pruner.search.task_order import Estimate
 from pruner.tune.measure.measurer import Outcome, never
 from pruner.tune.measure.numerics import are_timings
-from pruner.tune.run.database import Database, measured_s, records_of
+from pruner.tune.run.database import Database, best_s, records_of
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 if TYPE_CHECKING:
@@ -335,5 +335,4 @@ def copy_chosen(
 
 
 def _decides(chosen: KernelTrial, database: Database, module: Any, target: Any) -> bool:
-    known = records_of(database.tvm_database, module, target)
-    return min(map(measured_s, known), default=float("inf")) >= chosen.best_s
+    return best_s(records_of(database.tvm_database, module, target)) >= chosen.best_s

@@ -24,6 +24,7 @@ from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.database import (
     Database,
+    best_s,
     foreign_target,
     is_unscheduled,
     measured_s,
@@ -97,7 +98,7 @@ class Prepared:
         self._drafted: Mapping[str, Any] = {}  # traces of programs that tasks measure first
         self.replayed: dict[str, int | None] = {}  # spaces of a task that TVM replays, once opened
         for task in self.tasks:
-            task.current_best_s = self._known[task.workload.name].best_s
+            task.current_best_s = best_s(self._known[task.name])
 
     def _task(self, number: int, workload: Workload) -> LiveTask:
         context, given = self._context, arguments(workload.module)
@@ -132,9 +133,7 @@ class Prepared:
         if not options.draft_all or options.analyzer is None or options.replay_only:
             return
         new = [
-            task.workload
-            for task in self.tasks
-            if task.made is None and not self._known[task.workload.name].records
+            task.workload for task in self.tasks if task.made is None and not self._known[task.name]
         ]
         if not new:
             return
@@ -170,10 +169,10 @@ class Prepared:
         database, target = context.database, context.platform.target
         for task in self.tasks:
             module, name = task.workload.module, task.workload.name
-            single_s, best_s = task.untuned_s, task.current_best_s
+            single_s, tuned_s = task.untuned_s, task.current_best_s
             known = records_of(database.tvm_database, module, target)
             found = list(filter(is_unscheduled, known))
-            is_near = single_s is not None and single_s <= _CLOSE * best_s + _GRAIN_S
+            is_near = single_s is not None and single_s <= _CLOSE * tuned_s + _GRAIN_S
             if not task.trials or single_s is None or not (found or is_near):
                 continue
             check = task.find_check()
@@ -186,7 +185,7 @@ class Prepared:
                 continue
             task.untuned_s = outcome.latency_s
             _keep_untuned(context.folder, name, outcome.latency_s)
-            if outcome.latency_s > best_s:
+            if outcome.latency_s > tuned_s:
                 continue
             if not found:
                 database.commit(module, unscheduled(module), outcome.costs_s, target)
@@ -251,13 +250,15 @@ class Prepared:
         return decision_search(space, policy, space.draft_score, learner, rng, gpu=gpu), space
 
     def _taught(self, number: int) -> DecisionSearch:
-        (search, space), name = self._decision_search(number), self.tasks[number].workload.name
+        (search, space), name = self._decision_search(number), self.tasks[number].name
         known = self._known[name]
-        if known.records:
-            taught = known.teach(search, space)
+        if known:
+            rows, latency_s, _ = programs_of(known, space)
+            if len(rows):
+                search.know(rows, latency_s)
             self._context.log(
-                f"{name}: {taught} programs of earlier runs are known, the best takes "
-                f"{1e3 * known.best_s:.4g} ms"
+                f"{name}: {len(rows)} programs of earlier runs are known, the best takes "
+                f"{1e3 * best_s(known):.4g} ms"
             )
         if name in self._drafted:
             # a trace of another version's spaces gives no row: the search begins without it
@@ -324,33 +325,14 @@ def _keep_untuned(folder: Path, name: str, seconds: float | None) -> None:
     write_json(folder / UNTUNED_FILE, {**_untuned(folder), name: seconds})
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Known:
-    """Records of a task's programs that ran: traces and latencies."""
-
-    records: list[Any] = field(default_factory=list)
-
-    @property
-    def best_s(self) -> float:
-        """Seconds of the best record; infinite without records."""
-        return min(map(measured_s, self.records), default=float("inf"))
-
-    def teach(self, search: DecisionSearch, space: UnionSpace) -> int:
-        """Add the measurements of a search's spaces to it; return their number."""
-        rows, latency_s, _ = programs_of(self.records, space)
-        if len(rows):
-            search.know(rows, latency_s)
-        return len(rows)
-
-
 def read_known(
     folders: Sequence[Path], workloads: Sequence[Workload], target: Any
-) -> Mapping[str, Known]:
-    """Read records of equal programs from earlier runs, by task name.
+) -> Mapping[str, list[Any]]:
+    """Read records of equal programs that ran in earlier runs, by task name.
 
     Raises `PrunerError` for records of another target.
     """
-    known = {workload.name: Known() for workload in workloads}
+    known = {workload.name: list[Any]() for workload in workloads}
     for folder in folders:
         database = Database.read(folder).tvm_database
         # TVM's own lookup ignores the target, so it would mix the latencies of two devices
@@ -362,18 +344,17 @@ def read_known(
             )
         for workload in workloads:
             records = records_of(database, workload.module, target)
-            ran = [record for record in records if measured_s(record) < float("inf")]
-            known[workload.name].records.extend(ran)
+            known[workload.name] += [one for one in records if measured_s(one) < float("inf")]
     return known
 
 
 def keep(
-    known: Mapping[str, Known], workloads: Sequence[Workload], database: Database, target: Any
+    known: Mapping[str, list[Any]], workloads: Sequence[Workload], database: Database, target: Any
 ) -> None:
     """Add the best earlier record of every task that the database lacks."""
     for workload in workloads:
         found = known[workload.name]
         own = records_of(database.tvm_database, workload.module, target)
         # strictly less: an equal record of an earlier start is not added again
-        if found.best_s < min(map(measured_s, own), default=float("inf")):
-            database.adopt(workload.module, min(found.records, key=measured_s))
+        if best_s(found) < best_s(own):
+            database.adopt(workload.module, min(found, key=measured_s))

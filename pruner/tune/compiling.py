@@ -86,9 +86,7 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
 
 
 def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> Any:
-    """Make the compiler's settings for a module.
-
-    They are a context to enter around the compiler.
+    """Make the compiler's settings for a module: a context to enter around the compiler.
 
     Some pipelines copy into shared memory ahead of the use: those of ``mma`` programs, and of two
     of the three spaces on lanes that MetaSchedule has for sm_80 and newer. A copy through registers
@@ -100,11 +98,6 @@ def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> A
     which later passes may refuse: float32 sums staged where float16 operands of a tensor core lay
     ("tvm_access_ptr element type must match the source buffer"), two sums over threads in one place
     ("load_remap_.count"). Shared memory is still merged, by ``MergeSharedMemoryAllocations``.
-
-    Args:
-        module: scheduled functions, alone or of a network.
-        target: the target to compile for.
-        instruments: see what the passes do.
     """
     config: dict[str, bool] = {}
     if is_gpu(target):

@@ -118,8 +118,7 @@ def _moves(value: Any, lane: Any) -> bool:
 def _is_written(function: Any, target: Any) -> bool:
     """Check that TVM compiles a function and gathers at most four lanes.
 
-    The settings in force count. Only InternalError means a refusal; any other error of TVM is
-    raised.
+    Only InternalError means a refusal; any other error of TVM is raised.
     """
     tvm = load_tvm().tvm
     host = target.host if target.host is not None else tvm.target.Target("llvm")

@@ -68,13 +68,10 @@ class Workload:
 
 
 def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
-    """Make workloads from options as in ``conf/workload``.
+    """Make workloads from options of an operator, a file, or a list (``conf/workload``).
 
-    The options name an operator, a file, or a list of both.
-
-    Raises:
-        PrunerError: the operator is unknown, the file has no TIR function, two tasks have the
-            same name, or a weight is not a number above 0.
+    Raises `PrunerError`: the operator is unknown, the file has no TIR function, two tasks have the
+    same name, or a weight is not a number above 0.
     """
     if "tasks" in options:
         found = [w for entry in options["tasks"] for w in load_workloads(entry)]

@@ -68,8 +68,7 @@ class BaselineTiming:
     """The result of a baseline: seconds of every run, or its `error`.
 
     ``relative_error``: of its outputs against the reference's, None without a reference; ``facts``
-    are its versions and its preparation time. ``watts``: of the device in every turn with counted
-    energy.
+    are its versions and its preparation time. ``watts``: of every turn with counted energy.
     """
 
     name: str
@@ -100,10 +99,9 @@ class BaselineTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """Baselines timed in turns with equal resources, as stored in files.
+    """Baselines timed in turns with equal resources, in rows of :meth:`BaselineTiming.row`.
 
-    ``rows`` have the keys of :meth:`BaselineTiming.row`; relative errors are against the outputs of
-    ``reference``.
+    Relative errors are against the outputs of ``reference``.
     """
 
     rows: Sequence[Mapping[str, Any]]

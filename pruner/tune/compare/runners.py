@@ -169,7 +169,7 @@ class Eager(Runner):
             self.facts["device"] = torch.cuda.get_device_name()
 
     def _prepare(self, torch: Any) -> None:
-        """Prepare before the first run; nothing here."""
+        """Compile the network, where there is a compiler."""
 
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
         """Make arguments by position and by name."""

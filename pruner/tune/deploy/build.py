@@ -187,10 +187,7 @@ def _made_from(
 
 
 def _earlier(folder: Path, library: Path, made_from: str | None) -> Built | None:
-    """Return an earlier library from equal parts, else None.
-
-    A library that is not as this user's build left it does not count.
-    """
+    """Return an earlier library from equal parts, unchanged since; else None."""
     kept = library.with_name(BUILT_FILE)
     if made_from is None or not kept.is_file():
         return None
@@ -218,8 +215,8 @@ def _text(made_from: str, library: Path) -> str:
 def compiled(module: Any, target: Any, builds: FunctionBuilds | None = None) -> Any:
     """Compile a lowered and scheduled module to TVM's executable.
 
-    It is not lowered again: that would change the functions. ``builds``: compiles functions, which
-    are to be linked. Raises `PrunerError`: TVM cannot build it, in one line.
+    It is not lowered again: that would change the functions. Functions that ``builds`` takes are to
+    be linked. Raises `PrunerError`: TVM cannot build it, in one line.
     """
     tvm, relax = load_tvm().tvm, load_tvm().relax
     backend = CUDA if is_cuda(target) else "cpu_generic"

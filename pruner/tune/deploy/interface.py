@@ -39,16 +39,15 @@ class Interface:
 
     ``outputs`` and ``arguments``: the structures of outputs and of arguments by position and by
     name (:mod:`pruner.tune.networks.signature`); None: a tensor or a tuple, and tensors by
-    position. ``device``: cpu or cuda. ``threads``: cores that it was built for. ``precision``: the
-    coarsest type of its numbers. ``rounds``: it quantises. ``vectors``: the CPU's vector
-    instructions that it needs, as LLVM names them. ``copied``: numbers of the outputs that lie in
-    the memory of an input, of a constant or of an earlier output; a call must copy them.
+    position. ``precision``: the coarsest type of its numbers. ``rounds``: it quantises.
+    ``vectors``: the CPU's vector instructions that it needs, as LLVM names them. ``copied``:
+    numbers of the outputs that a call must copy.
     """
 
     inputs: Sequence[Input]
     outputs: Any
-    device: str
-    threads: int
+    device: str  # cpu or cuda
+    threads: int  # that it was built for
     arguments: Any = None
     precision: str = "float32"
     rounds: bool = False

@@ -27,10 +27,7 @@ _LLVM = {"ll": "ll", "s": "asm"}  # suffix: TVM's name of the format
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """A task's program: ``library`` to load, ``sources`` to read.
-
-    Sources are CUDA, or LLVM and assembly; of OpenCL also launches and a script that runs them.
-    """
+    """A task's program: ``library`` to load, ``sources`` to read (LLVM, CUDA, OpenCL)."""
 
     task: str
     library: Path

@@ -31,9 +31,7 @@ _pool = threading.local()  # TVM has a pool of threads for every calling thread
 
 
 class _Environment:
-    """Variables that TVM reads at every call.
-
-    They are set while networks run, in any thread.
+    """Variables that TVM reads at every call: set while networks run, in any thread.
 
     TVM alone uses half of the processors that the system reports; if that is one, it runs without
     its pool of threads. It would also pin the calling thread to cores, which belongs to the caller.
@@ -141,9 +139,8 @@ class Network:
         That is in its structure of arguments, where constants may be left out; or tensors alone, in
         the order of :attr:`inputs`, or by their names there.
 
-        Raises:
-            PrunerError: another number of inputs, another structure, shape, type or device, or an
-                input that requires a gradient.
+        Raises `PrunerError`: another number of inputs, another structure, shape, type or device, or
+        an input that requires a gradient.
         """
         wanted = self.interface.inputs
         inputs = self._flattened(args, kwargs)
@@ -257,13 +254,10 @@ class Network:
 
 
 def load(path: str | Path) -> Network:
-    """Load the network of a library.
+    """Load a library: ``network.so`` of a run folder, or the file of :meth:`Network.save`.
 
-    It is ``network.so`` of a run folder, or the file of :meth:`Network.save`.
-
-    Raises:
-        DataError: no such file, or no library of a network.
-        PrunerError: TVM is not installed, or the library is for a device that is not here.
+    Raises `DataError`: no such file, or no library of a network; `PrunerError`: TVM is not
+    installed, or the library is for a device that is not here.
     """
     return Network(path)
 

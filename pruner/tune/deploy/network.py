@@ -105,10 +105,7 @@ class Deployed:
         yield from self.notes
 
     def row(self) -> dict[str, Any]:
-        """Return the results for a last line.
-
-        See :func:`~pruner.tune.compare.benchmark.timings` for the seconds.
-        """
+        """Return the results for a last line, with the seconds of `timings`."""
         return {
             "library": str(self.library),
             "target": self.target,
@@ -312,17 +309,14 @@ def _is_wrong(deployed: Deployed, most: float) -> bool:
 def _with_rounding(
     folder: Path, source: NetworkSource, deployed: Deployed, interface: Interface
 ) -> Deployed:
-    """Compare again; the rounding of the numbers that each output sums counts as right.
-
-    The result stays as it is where torch cannot trace the network.
-    """
+    """Compare again; the rounding of the numbers that each output sums counts as right."""
     work = folder / WORK
     if source.is_onnx:
         return deployed
     given = (source, work / INPUTS)
     try:
         scales = ask(build.__name__, build.scales_of.__name__, *given, log_file=work / "scales.log")
-    except PrunerError:
+    except PrunerError:  # torch cannot trace the network
         return deployed
     if not any(scales):  # no output is a sum
         return deployed

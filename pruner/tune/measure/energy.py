@@ -136,8 +136,7 @@ class ProgramEnergy:
     """The joules of a program's run, without the idle power of the device.
 
     ``joules``: None where the median is not above 0, as when other work ran during the rest.
-    ``watts``: mean over its windows, idle power included. ``temperature_c``: at the end of its
-    windows, the highest; None where it cannot be read.
+    ``watts``: mean, idle power included. ``temperature_c``: the highest at the end of a window.
     """
 
     joules: float | None

@@ -49,12 +49,10 @@ _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 class Timing:
     """How long and how often a program runs: MetaSchedule's evaluator settings.
 
-    A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
-    kept. ``cv_limit``: as many as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs, at
-    most ``repeats`` (Ansor's own process makes all). ``stop_above``: no second repeat where the
-    first takes longer than this multiple of the task's best known latency. ``flush_cache`` empties
-    the CPU caches before each. ``priority`` requests real-time priority, where the system permits
-    it.
+    A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``. ``cv_limit``:
+    as many repeats as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs. ``stop_above``:
+    no second repeat where the first takes longer than this multiple of the task's best known
+    latency. ``flush_cache`` empties the CPU caches before each. ``priority``: real-time.
     """
 
     number: int = 1
@@ -119,13 +117,10 @@ def build(
     runs: bool = False,
     sized: bool = False,
 ) -> tuple[int, int] | None:
-    """Compile a scheduled module to the library `path`.
+    """Compile a scheduled module to `path`; with ``sized`` return bytes of code and scratch.
 
-    ``exact``: with the C library's own functions, for reference programs. ``runs``: it needs the
-    linker of the target's processor, which is not needed to see that a program compiles.
-
-    Returns:
-        With ``sized`` the bytes of code and of scratch memory, else None.
+    ``exact``: with the C library's own functions, for reference programs. ``runs``: the linker of
+    the target's processor must not be missing.
     """
     tvm = load_tvm().tvm
     module = tvm.ir.load_json(module_json)
@@ -204,16 +199,10 @@ def hold(path: str, device: str, arguments: Arguments, seconds: float, latency_s
 
 
 def reference(path: str, arguments: Arguments, out: str) -> float:
-    """Run the unscheduled program on this CPU and save its results.
+    """Run the unscheduled program on this CPU, save its results, and return its seconds.
 
     Inputs are in [-1, 1), and edge cases are added where a run is quick; an operator that is not
-    defined below zero gets positive inputs instead.
-
-    Returns:
-        Seconds of one run.
-
-    Raises:
-        ValueError: no result is a number.
+    defined below zero gets positive inputs instead. Raises `ValueError`: no result is a number.
     """
     module, handle = _open(path, "cpu", None)
 
@@ -242,10 +231,7 @@ def reference(path: str, arguments: Arguments, out: str) -> float:
 def check(
     path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
 ) -> float:
-    """Compute the largest `worst_error`.
-
-    Raises `NoReference` if `expected` cannot be read, and `ConnectionError` as `run`.
-    """
+    """Compute the largest `worst_error`; raise `NoReference`, and `ConnectionError` as `run`."""
     try:
         written = Path(expected).stat()
     except OSError as error:

@@ -51,16 +51,15 @@ class MeasureSettings:
     default; a GPU or a remote device is not disturbed. ``lag`` batches (0 to 8) are proposed, and
     without ``exclusive`` built, before the results of the previous batch arrive: exploration then
     overlaps with building and measuring, but lacks the results of these batches. Default: 0 if
-    programs run alone, else 1. ``reference_timeout_s``: for the reference results, which a builder
-    computes on one core of this machine without any schedule. ``finalists``: how many of a task's
-    best programs are timed again, in turns, at the end of a run; 0: none.
+    programs run alone, else 1. ``finalists``: how many of a task's best programs are timed again,
+    in turns, at the end of a run; 0: none.
     """
 
     timing: Timing = field(default_factory=Timing)
     builders: int | None = None  # None: one a core
     build_timeout_s: float = 30.0
     run_timeout_s: float = 20.0
-    reference_timeout_s: float = 120.0
+    reference_timeout_s: float = 120.0  # of a program without schedule, on one core
     memory_gib: float = 8.0
     exclusive: bool | None = None
     lag: int | None = None
@@ -119,10 +118,9 @@ class Outcome:
 class Platform:
     """A TVM target, the kind of its device, and its remote address.
 
-    ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
-    CPU. ``name`` is the described platform of the target, ``peak_flops_per_s`` its float32 peak on
-    that many cores, ``half_peak_flops_per_s`` the float16 peak of a GPU. ``environments``: the
-    devices that measure at the same time, each as additional environment variables of its process.
+    ``on_cpu``: an OpenCL device that is this machine's CPU. ``name`` is the described platform of
+    the target, ``peak_flops_per_s`` its float32 peak on ``cores``, ``half_peak_flops_per_s`` the
+    float16 peak of a GPU. ``environments``: variables of the process of each device that measures.
     """
 
     target: Any
@@ -164,9 +162,8 @@ class DeviceMeasurer:
     ) -> None:
         """Create the pools; start no worker yet.
 
-        `folder` holds the built libraries and the compilers' files: it is emptied now and removed
-        at the end. None: a new folder among the system's temporary files. ``kernels``: PoCL's
-        cache, which stays; None: inside `folder`.
+        `folder` holds built libraries: it is emptied now and removed at the end. None: a temporary
+        folder. ``kernels``: PoCL's cache, which stays; None: inside `folder`.
         """
         self._platform, self._settings, self._phases = platform, settings, phases
         self.exclusive = settings.exclusive

@@ -120,7 +120,7 @@ def other_inputs(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 def worst_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     """Compute the largest error of an element, relative to its magnitude.
 
-    That is max over elements of |found - wanted| / (|wanted| + FLOOR * the usual |wanted|).
+    max |found - wanted| / (|wanted| + FLOOR * the usual |wanted|).
 
     The usual magnitude is the median of the values that are not zero (1 / FLOOR where all are): an
     element near zero is a sum that cancels, whose rounding is that of its terms. Where the

@@ -7,8 +7,8 @@ import importlib.util
 import os
 import re
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -253,26 +253,17 @@ def find_device(wanted: str | int | None, described: str | None = None) -> OpenC
     raise PrunerError(f"no OpenCL device here is {words}; measure.device= one of: {known}")
 
 
-@contextmanager
-def _mode(mode: int) -> Iterator[list[str]]:
-    """Launch kernels in a mode; the list then holds the recorded launches."""
-    set_mode = importlib.import_module("tvm_ffi").get_global_func("pruner.opencl.set_mode")
-    lines = list[str]()
-    set_mode(mode)
-    try:
-        yield lines
-    finally:
-        lines.extend(str(set_mode(_RUN)).splitlines())
-
-
 def compile_kernels(module: Any, arguments: Arguments) -> None:
     """Compile a program's kernels by the driver, whose errors are raised here."""
     _called(module, arguments, _COMPILE)
 
 
 def _called(module: Any, arguments: Arguments, mode: int) -> list[str]:
+    """Call a program in a mode; return the recorded launches."""
     tvm = load_tvm().tvm
-    with _mode(mode) as lines:
+    set_mode = importlib.import_module("tvm_ffi").get_global_func("pruner.opencl.set_mode")
+    set_mode(mode)
+    try:
         device = tvm.device(OPENCL, 0)
         # sizes are needed, values are not: no kernel runs in these modes
         arrays = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in arguments]
@@ -280,6 +271,8 @@ def _called(module: Any, arguments: Arguments, mode: int) -> list[str]:
         if mode == _COMPILE:
             device.sync()
         del arrays
+    finally:
+        lines = str(set_mode(_RUN)).splitlines()
     return lines
 
 
@@ -333,9 +326,7 @@ if __name__ == "__main__":
 
 
 def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any]:
-    """Describe as JSON how the kernels of a program are launched.
-
-    No device is needed.
+    """Describe as JSON how the kernels of a program are launched; no device is needed.
 
     ``arguments`` are those of ``main``, the output last, with shape, dtype and bytes;
     ``workspaces`` the bytes of further buffers. Buffers are numbered in this order. A launch has

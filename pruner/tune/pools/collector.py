@@ -57,11 +57,8 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The counts of a collection.
+    """The counts of a collection: ``records`` ran; ``pools`` are finished, of ``of``.
 
-    ``records`` ran, ``failed`` did not; ``pools`` are finished of ``of`` (``short`` lists the
-    others with the reason). ``left_s``: estimated seconds of the rest; ``built``: programs that
-    wait for their first timing. ``unchecked`` programs ran without a check of their results;
     ``unsuccessful`` lists the pools that have unchecked programs although a check was requested,
     pools without a program that ran, and pools that could not be opened or continued.
     """
@@ -71,9 +68,9 @@ class Collected:
     seconds: float
     pools: int
     of: int
-    short: tuple[str, ...] = ()
-    left_s: float = 0.0
-    built: int = 0
+    short: tuple[str, ...] = ()  # reasons of the other pools
+    left_s: float = 0.0  # estimated
+    built: int = 0  # programs that wait for their first timing
     interrupted: bool = False
     unchecked: int = 0
     unsuccessful: tuple[str, ...] = ()

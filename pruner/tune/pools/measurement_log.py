@@ -40,9 +40,8 @@ class Program:
     """A drawn program: ``row`` is its design space and its decisions.
 
     ``error``: the kind of its last failure. ``built``: its library was there once; ``tries``: how
-    often it was run or could not be built, ``last_at``: when it last ran. ``checked``: its results
-    were compared with the unscheduled program's, and are right; None without an entry, as in
-    measurement logs of versions that did not write it.
+    often it was run or could not be built. ``checked``: its results were compared with the
+    unscheduled program's, and are right; None in measurement logs of versions that lack it.
     """
 
     number: int

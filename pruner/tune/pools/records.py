@@ -89,8 +89,8 @@ def record(
 ) -> dict[str, Any]:
     """Convert a measured program to a record.
 
-    Its costs are the medians of the two timings that agree best; ``timings`` are all of them, in
-    their order: ``[Unix seconds, [seconds of every repeat]]``.
+    Its costs are the medians of the two timings that agree best; ``timings`` are all, in order:
+    ``[Unix seconds, [seconds of every repeat]]``.
     """
     space, *decisions = program.row
     steps = [[TRACE, spaces[space], decisions[: widths[space]]]]
@@ -233,11 +233,9 @@ class PoolSettings:
     """How many programs of a task are collected, and their timing.
 
     ``programs`` that run are collected of every task; the share ``evolved`` of them are mutations
-    of the best random programs.
-
-    Every program is timed twice, at least ``apart_s`` seconds apart and in another order. If the
-    two timings that agree best differ by more than the share ``agree``, it is timed again, up to
-    ``most`` timings in all. ``chunk`` programs are built before they are timed, in turn.
+    of the best random programs. Each is timed twice, at least ``apart_s`` seconds apart and in
+    another order. If the two timings that agree best differ by more than the share ``agree``, it is
+    timed again, up to ``most`` timings in all. ``chunk`` programs are built before they are timed.
     """
 
     programs: int = 192

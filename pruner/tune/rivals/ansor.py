@@ -50,8 +50,7 @@ class Ansor:
     def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
         """Refuse options that Ansor's process cannot follow.
 
-        It measures by its own rule and ends after its trials. `asked` are options of the run by
-        name; false, None or empty ones were not given.
+        `asked` are options of the run by name; false, None or empty: not given.
         """
         memory_gib, usual = measure.memory_gib, MeasureSettings().memory_gib
         refused = {
@@ -176,32 +175,20 @@ def _seconds(folder: Path, total_s: float) -> dict[str, float]:
     return {**seconds, "idle": 0.0}
 
 
-class MissingAnsor(PrunerError):
-    """The Ansor environment does not exist or cannot import TVM 0.19."""
-
-    def __init__(self, folder: str, detail: str) -> None:
-        super().__init__(
-            f"no working Ansor environment in {folder} ({detail}); "
-            "run: pruner collect setup=true (or: make ansor-env)"
-        )
-        self.folder = folder
-        self.detail = detail
-
-    def __reduce__(self) -> tuple[type[MissingAnsor], tuple[str, str]]:
-        return type(self), (self.folder, self.detail)
-
-
 def interpreter(folder: Path) -> Path:
-    """Return the environment's Python; raise `MissingAnsor` if it has no Ansor."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        raise MissingAnsor(str(folder), "not there")
-    # in a process of its own: both environments have a package called tvm
-    probe = "import tvm.auto_scheduler, xgboost"
-    done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise MissingAnsor(str(folder), (done.stderr.strip().splitlines() or ["crashed"])[-1])
-    return python
+    """Return the environment's Python; raise `PrunerError` if it has no Ansor."""
+    python, detail = folder / "bin" / "python", "not there"
+    if python.exists():
+        # in a process of its own: both environments have a package called tvm
+        probe = "import tvm.auto_scheduler, xgboost"
+        done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return python
+        detail = (done.stderr.strip().splitlines() or ["crashed"])[-1]
+    raise PrunerError(
+        f"no working Ansor environment in {folder} ({detail}); "
+        "run: pruner collect setup=true (or: make ansor-env)"
+    )
 
 
 def install(folder: Path) -> None:

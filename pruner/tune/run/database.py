@@ -176,9 +176,8 @@ def with_blocks(record: Any, names: Mapping[str, str]) -> Any:
 def _plain(value: Any) -> Any:
     """Convert TVM's nested containers to JSON.
 
-    An index map, which programs on tensor cores have, becomes its text, as in TVM's own database
-    (`JSONDumps`). `TuningRecord.as_json` refuses index maps. Raises `TypeError`: another of TVM's
-    objects.
+    An index map, which `TuningRecord.as_json` refuses, becomes its text, as in TVM's own database
+    (`JSONDumps`). Raises `TypeError`: another of TVM's objects.
     """
     kind = type(value).__name__
     if value is None or isinstance(value, (bool, int, float)):

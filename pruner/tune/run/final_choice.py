@@ -110,10 +110,9 @@ class FinalChoice:
 
 
 def run_meter(options: TuneOptions) -> EnergyMeter | None:
-    """Open the energy meter of a run.
+    """Open the energy meter of a run; None: a model gives joules, or none are wanted.
 
-    None: a model gives the joules, or the objective has no energy. Raises `PrunerError` if neither
-    a meter nor a model can give joules.
+    Raises `PrunerError` if neither a meter nor a model can give joules.
     """
     platform = options.platform
     if not options.objective.has_energy:
@@ -137,8 +136,7 @@ def choose_programs(
 ) -> dict[str, list[FinalProgram]]:
     """Give measured programs their values, mark the choice, write the table.
 
-    Returns the programs of each task in the order of latency; nothing for latency alone, or if
-    ended.
+    Returns each task's programs in the order of latency; nothing for latency alone, or if ended.
     """
     objective = options.objective
     if objective.is_latency:

@@ -24,10 +24,9 @@ class Trial:
 
     ``batch`` and ``position`` are the proposal; ``space`` and ``decisions`` the program;
     ``costs_s`` all repeats; ``error`` the kind of failure; ``elapsed_s`` the seconds of tuning at
-    its result; ``timestamp`` seconds since 1970. ``compiled_only``: it never ran. ``checked``: its
-    results were compared with the reference, and are right. ``record``: TVM's database record of a
-    program that ran, as JSON. ``extra``: ``code_bytes`` and ``scratch_bytes`` in runs that look for
-    small programs.
+    its result; ``timestamp`` seconds since 1970. ``checked``: its results were compared with the
+    reference, and are right. ``record``: TVM's database record of a program that ran, as JSON.
+    ``extra``: ``code_bytes`` and ``scratch_bytes`` in runs that look for small programs.
     """
 
     task: str
@@ -44,7 +43,7 @@ class Trial:
     elapsed_s: float
     timestamp: float
     extra: dict[str, Any] = field(default_factory=dict)
-    compiled_only: bool = False
+    compiled_only: bool = False  # it never ran
     checked: bool = False
     record: str | None = None
 

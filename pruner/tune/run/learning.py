@@ -41,8 +41,8 @@ from pruner.tune.spaces.union import UnionSpace
 class OnlineModel:
     """A ranker of live programs; its subclasses train it on all measured programs.
 
-    ``ranker`` scores now, None before any training. ``dataflow`` is the kind of dataflow rows that
-    it reads; ``reads_draft``: it reads the analyzer's columns of a program, too.
+    ``ranker``: None before any training. ``dataflow``: the kind of its dataflow rows.
+    ``reads_draft``: it reads the analyzer's columns of a program, too.
     """
 
     reads_draft = False

@@ -182,17 +182,11 @@ class RunContext:
 
 
 def this_cpu(*, trials: int = 64, seed: int = 0, **changes: Any) -> TuneOptions:
-    """Make the options for this CPU: draft, then verify by PaCM.
+    """Make the options for all cores of this CPU: draft, then verify by untrained PaCM.
 
-    PaCM is untrained at the start, and all cores are used.
-
-    Args:
-        trials: measured programs of all tasks, failures included.
-        seed: of the search and of the model's weights.
-        changes: further fields of `TuneOptions`.
-
-    Raises:
-        PrunerError: no described platform has the instructions of this CPU.
+    `trials` are measured programs of all tasks, failures included; `seed` is of the search and of
+    the model's weights; `changes` are further fields of `TuneOptions`. Raises `PrunerError`: no
+    described platform has the instructions of this CPU.
     """
     device = load_device(conf_folder() / "platform" / f"{local_platform()}.yaml")
     platform = make_platform(device, target="host")

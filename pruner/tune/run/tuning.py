@@ -182,13 +182,10 @@ def kernel_path(folder: Path, task: str) -> Path:
 
 
 def tuned_module(folder: Path, task: str | None = None) -> Any:
-    """Load the best program of a task from a finished run.
+    """Load the best program of a run's task, or of its only task.
 
-    ``module["main"](*tensors)`` calls it: inputs first, then outputs. `task` is optional if the run
-    has one task.
-
-    Raises:
-        PrunerError: `folder` has no library of this task.
+    ``module["main"](*tensors)`` calls it: inputs first, then outputs. Raises `PrunerError`:
+    `folder` has no library of this task.
     """
     known = {path.stem: path for path in sorted((folder / "kernels").glob("*.so"))}
     name = next(iter(known)) if task is None and len(known) == 1 else task

@@ -183,7 +183,7 @@ SHARED_MODULES = {
     "batch", "columns", "cpu", "importing", "indexing",
     "leaderboard", "loop", "lower", "metaschedule", "network", "official", "page",
     "plots", "predict", "primitives", "products", "progress", "records", "regions",
-    "registry", "resizing", "space", "steps", "tensors", "text", "trace",
+    "registry", "resizing", "space", "steps", "tensors", "trace",
     "workload",
 }  # fmt: skip
 

@@ -25,8 +25,8 @@ from pruner.program.tir.trace import TraceProgram
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.pools.measurement_log import MeasurementLog, Program
 from pruner.tune.run.database import Database
+from pruner.tune.spaces.batched.prim_func import module_text
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload
 

@@ -37,11 +37,11 @@ from pruner.tune.spaces.batched.decisions import (
     TileDecision,
     open_decisions,
 )
+from pruner.tune.spaces.batched.prim_func import module_flags
 from pruner.tune.spaces.batched.tiling import thread_ranges, tiling_of
 from pruner.tune.spaces.batched.token_reading import tokens_of
 from pruner.tune.spaces.batched.trace import read_program
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.spaces.text import module_flags
 
 if TYPE_CHECKING:
     from pruner.models.analyzer.derivatives import RelaxedScores

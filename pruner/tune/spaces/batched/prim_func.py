@@ -222,34 +222,34 @@ class PrimFuncReader:
         if kind in ("IntImm", "FloatImm"):
             # IntImm holds booleans, too; their dtype says so
             value = expr.value
-            return Const(int(value) if kind == "IntImm" else float(value), _dtype(expr))
+            return Const(int(value) if kind == "IntImm" else float(value), str(expr.ty))
         if kind in ("Var", "PrimVar"):
             if expr not in slots:
                 raise UnsupportedProgram("free-variable", str(expr.name))
             return slots[expr]
         if kind in TVM_BINARY:
             a, b = self._expr(expr.a, slots), self._expr(expr.b, slots)
-            return Binary(TVM_BINARY[kind], a, b, _dtype(expr))
+            return Binary(TVM_BINARY[kind], a, b, str(expr.ty))
         if kind in _CALLS:
             operands = (self._expr(expr.a, slots), self._expr(expr.b, slots))
-            return Call(_CALLS[kind], operands, _dtype(expr))
+            return Call(_CALLS[kind], operands, str(expr.ty))
         if kind == "BitwiseNot":
-            return Call("bitwise_not", (self._expr(expr.a, slots),), _dtype(expr))
+            return Call("bitwise_not", (self._expr(expr.a, slots),), str(expr.ty))
         if kind == "Not":
             return Not(self._expr(expr.a, slots))
         if kind == "Cast":
-            return Cast(self._expr(expr.value, slots), _dtype(expr))
+            return Cast(self._expr(expr.value, slots), str(expr.ty))
         if kind == "Select":
             parts = (expr.condition, expr.true_value, expr.false_value)
             cond, then, other = (self._expr(part, slots) for part in parts)
-            return Select(cond, then, other, _dtype(expr))
+            return Select(cond, then, other, str(expr.ty))
         if kind == "TensorLoad":
             indices = tuple(self._expr(index, slots) for index in expr.indices)
-            return Load(self._key(expr.source), indices, _dtype(expr))
+            return Load(self._key(expr.source), indices, str(expr.ty))
         if kind == "Call":
             name = str(expr.op.name).split(".")[-1]
             args = tuple(self._expr(arg, slots) for arg in expr.args)
-            return Call(name, args, _dtype(expr), pure=name not in _IMPURE)
+            return Call(name, args, str(expr.ty), pure=name not in _IMPURE)
         raise UnsupportedProgram("expression", kind)
 
 
@@ -316,10 +316,6 @@ def whole_number(value: Any) -> int:
     return int(value)
 
 
-def _dtype(expr: Any) -> str:
-    return str(expr.ty)
-
-
 def module_flags(module: Any) -> Float32[np.ndarray, " flag"]:
     """Compute the workload flags of a task's module."""
     return text_flags(module_text(module))
@@ -334,9 +330,7 @@ def _func_text(func: Any) -> str:
     # Ansor prints no structure above the stores: the root block and nested blocks vanish
     blocks = list(blocks_in(func.body, lambda block: kind_of(block.body) == "BufferStore"))
     written = {str(block.body.buffer.name) for block in blocks}
-    buffers = [
-        param if hasattr(param, "shape") else func.buffer_map[param] for param in func.params
-    ]
+    buffers = [_buffer_of(func, param) for param in func.params]
     lines = [
         f"{buffer.name} = PLACEHOLDER [{', '.join(map(str, buffer.shape))}]"
         for buffer in buffers

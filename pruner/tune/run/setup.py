@@ -199,59 +199,63 @@ class Prepared:
         if options.measure.check and not options.compile_only:
             # first, so that a builder computes it while the spaces are opened
             task.reference.begin()
-        search = self._metaschedule_search(number) or self._taught(number)
+        search = self._open(number)
+        if isinstance(search, DecisionSearch):
+            self._teach(search, task.name)
         if options.measure.baseline and not options.compile_only:
             task.untuned_s = _untuned_s(task, context)
         return search
 
-    def _metaschedule_search(self, number: int) -> Search | None:
-        policy, context = self._options.policy, self._context
-        if not isinstance(policy, MetaSchedule):
-            return None
-        return policy.make(
-            self.tasks[number].workload,
-            context.platform,
-            context.database.tvm_database,
-            shared=self._theirs,
-            budget=(self._options.budget.trials, self._options.budget.batch),
-            seed=self._options.seed,
-            phases=context.phases,
-        )
-
     def _open(self, number: int) -> Search:
         """Make the search of a task without any measurements."""
-        return self._metaschedule_search(number) or self._decision_search(number)[0]
-
-    def _decision_search(self, number: int) -> tuple[DecisionSearch, UnionSpace]:
-        workload, policy = self.tasks[number].workload, self._options.policy
-        assert not isinstance(policy, Ansor | MetaSchedule), policy
-        space = _spaces(workload, self._options, self._context)
-        self.replayed[workload.name] = len(space.replayed)
+        task, options, context = self.tasks[number], self._options, self._context
+        name, workload, policy = task.name, task.workload, options.policy
+        if isinstance(policy, MetaSchedule):
+            return policy.make(
+                workload,
+                context.platform,
+                context.database.tvm_database,
+                shared=self._theirs,
+                budget=(options.budget.trials, options.budget.batch),
+                seed=options.seed,
+                phases=context.phases,
+            )
+        assert not isinstance(policy, Ansor), policy
+        with context.phases.time("sample"):
+            designs = design_spaces(workload.module, context.platform.target)
+        space = open_spaces(
+            designs,
+            name=name,
+            analyzer=options.analyzer,
+            learns=options.make_model is not None,
+            replay_only=options.replay_only,
+            phases=context.phases,
+            log=context.log,
+        )
+        self.replayed[name] = len(space.replayed)
         # rebuilt from the journal: the same stream would draw the measured programs again
-        trials = self.tasks[number].trials
-        stream = [self._options.seed, number, trials] if trials else [self._options.seed, number]
-        rng = np.random.default_rng(stream)
+        stream = [options.seed, number, *([task.trials] if task.trials else [])]
         learner = None
         if self.shared is not None and space.has_features:
-            name, device = workload.name, self._context.platform.name
-            key = TaskKey(platform=device, task=name, workload_key=workload.key, target="")
+            device, key = context.platform.name, workload.key
             learner = LiveLearner(
-                key,
+                TaskKey(platform=device, task=name, workload_key=key, target=""),
                 space,
                 self.shared,
-                self._context.phases,
-                np.random.default_rng(self._options.seed),
-                num_reference=self._options.num_reference,
+                context.phases,
+                np.random.default_rng(options.seed),
+                num_reference=options.num_reference,
             )
         # random draws follow no score, so they stay as they are
-        if self._options.objective.has_size and isinstance(policy, RoundSettings):
+        if options.objective.has_size and isinstance(policy, RoundSettings):
             policy = ParetoSettings(settings=policy)
-        gpu = self._context.platform.on_gpu
-        return decision_search(space, policy, space.draft_score, learner, rng, gpu=gpu), space
+        rng, gpu = np.random.default_rng(stream), context.platform.on_gpu
+        return decision_search(space, policy, space.draft_score, learner, rng, gpu=gpu)
 
-    def _taught(self, number: int) -> DecisionSearch:
-        (search, space), name = self._decision_search(number), self.tasks[number].name
-        known = self._known[name]
+    def _teach(self, search: DecisionSearch, name: str) -> None:
+        """Add programs of earlier runs to a search, and begin with the drafted program."""
+        known, space = self._known[name], search.space
+        assert isinstance(space, UnionSpace), name
         if known:
             rows, latency_s, _ = programs_of(known, space)
             if len(rows):
@@ -264,7 +268,6 @@ class Prepared:
             # a trace of another version's spaces gives no row: the search begins without it
             rows, ours = Traces(space).rows([self._drafted[name]])
             search.begin_with(rows[ours])
-        return search
 
     def _check(
         self, reference: TaskReference, is_over: Callable[[], bool] | None = None
@@ -279,20 +282,6 @@ class Prepared:
                 wait_for(begun, ends)
 
         return reference.check(wait)
-
-
-def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:
-    with context.phases.time("sample"):
-        designs = design_spaces(workload.module, context.platform.target)
-    return open_spaces(
-        designs,
-        name=workload.name,
-        analyzer=options.analyzer,
-        learns=options.make_model is not None,
-        replay_only=options.replay_only,
-        phases=context.phases,
-        log=context.log,
-    )
 
 
 def _shared(options: TuneOptions) -> SharedModel | None:

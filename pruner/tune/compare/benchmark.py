@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from pruner.processes import Worker
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import CPU, Baseline, Resources
 from pruner.tune.compare.runners import load, rest, run_for, save, thread_limits
-from pruner.tune.measure.energy import EnergyMeter
+from pruner.tune.measure.energy import EnergyMeter, energy_of
 from pruner.tune.measure.numerics import gaps, largest, step_of
 
 ROUNDING = 8.0  # units in the last place of the largest term of a sum
@@ -252,17 +253,16 @@ class _Race:
 
     def count_energy(self, meter: EnergyMeter) -> None:
         """Measure watts in alternating turns: a warm device uses more."""
-        settings = self.settings
+        settings, job = self.settings, run_for.__name__
         for _ in range(settings.energy_turns):
             for name, process in list(self.running.items()):
                 try:
                     with self._dropped_if_it_fails(name) as row:
                         # around the complete turn, with its uncounted first run: both are work of
                         # the same kind
-                        start_s, before_j = meter.read()
-                        process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
-                        end_s, after_j = meter.read()
-                        row.watts.append((after_j - before_j) / (end_s - start_s))
+                        turn = partial(process.ask, job, settings.energy_s, settings.prepare_s)
+                        used_j, seconds, _ = energy_of(meter, turn)
+                        row.watts.append(used_j / seconds)
                         self._rest(process)
                 except OSError as error:
                     self.log(f"no energy: {error}")

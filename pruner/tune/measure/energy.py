@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -19,18 +19,6 @@ _PACKAGES = ("x86_pkg_temp", "k10temp")  # kinds of thermal zones of processors
 _NVML = "libnvidia-ml.so.1"  # comes with the driver
 _MILLI, _MICRO = 1e-3, 1e-6
 LEAST_WINDOW_S = 2.0  # some twenty updates of a counter
-
-
-class EnergyMeter(Protocol):
-    """A counter of joules that only increases."""
-
-    name: str
-
-    def read(self) -> tuple[float, float]:
-        """Read a clock, s, and a counter, J, of any start, or raise `OSError`."""
-
-    def temperature_c(self) -> float | None:
-        """Read the degrees Celsius of the device; None where they cannot be read."""
 
 
 class NvmlMeter:
@@ -42,7 +30,7 @@ class NvmlMeter:
         self._library, self._device = library, device
 
     def read(self) -> tuple[float, float]:
-        """Read clock and counter; see `EnergyMeter`."""
+        """Read a clock, s, and a counter, J, of any start, or raise `OSError`."""
         used = ctypes.c_ulonglong()
         code = self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(used))
         if code != 0:
@@ -50,7 +38,7 @@ class NvmlMeter:
         return time.monotonic(), _MILLI * used.value
 
     def temperature_c(self) -> float | None:
-        """Read the degrees of the GPU; see `EnergyMeter`."""
+        """Read the degrees Celsius of the GPU; None where they cannot be read."""
         found = ctypes.c_uint()
         with suppress(AttributeError):  # a library without this function
             code = self._library.nvmlDeviceGetTemperature(self._device, 0, ctypes.byref(found))
@@ -78,13 +66,16 @@ class PowercapMeter:
         return time.monotonic(), _MICRO * self._used
 
     def temperature_c(self) -> float | None:
-        """Read the degrees of the hottest package; see `EnergyMeter`."""
+        """Read the degrees Celsius of the hottest package; see `NvmlMeter`."""
         found = []
         for zone in self._thermal.glob("thermal_zone*"):
             with suppress(OSError, ValueError):
                 if (zone / "type").read_text(encoding="utf-8").strip() in _PACKAGES:
                     found.append(_MILLI * _number(zone / "temp"))
         return max(found, default=None)
+
+
+EnergyMeter = NvmlMeter | PowercapMeter
 
 
 def energy_meter(
@@ -144,6 +135,14 @@ class ProgramEnergy:
     temperature_c: float | None
 
 
+def energy_of(meter: EnergyMeter, work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Return the joules and seconds of `work`, and its result; raise `OSError` without counter."""
+    start_s, before_j = meter.read()
+    found = work()
+    end_s, after_j = meter.read()
+    return after_j - before_j, end_s - start_s, found
+
+
 def count_energy(
     meter: EnergyMeter,
     runs: Mapping[int, Callable[[], int | None]],
@@ -158,21 +157,16 @@ def count_energy(
     `rest` waits as long: the power meanwhile is the idle power, which is taken off. Joules are the
     medians of the turns. Raises `OSError`: the counter is gone.
     """
-    start_s, before_j = meter.read()
-    rest()
-    end_s, after_j = meter.read()
-    idle_w = (after_j - before_j) / (end_s - start_s)
+    idle_j, rest_s, _ = energy_of(meter, rest)
     found: dict[int, list[tuple[float, float, float | None]]] = {number: [] for number in runs}
     for _ in range(turns):
         for number in list(found):
-            start_s, before_j = meter.read()
-            times = runs[number]()
-            end_s, after_j = meter.read()
+            used_j, seconds, times = energy_of(meter, runs[number])
             if not times:
                 del found[number]
                 continue
-            watts = (after_j - before_j) / (end_s - start_s)
-            joules = (watts - idle_w) * (end_s - start_s) / times
+            watts = used_j / seconds
+            joules = (watts - idle_j / rest_s) * seconds / times
             found[number].append((joules, watts, meter.temperature_c()))
     return {number: _of_windows(windows) for number, windows in found.items()}
 

@@ -30,7 +30,11 @@ def load_state(path: Path) -> dict[str, Any]:
     """Read the file of `save_state`; raise `DataError` where it is damaged."""
     try:
         arrays = read_arrays(path)
-        found = _with_arrays(json.loads(arrays.pop(_TREE).tobytes()), arrays)
+
+        def with_array(one: dict[str, Any]) -> Any:
+            return arrays[one[_ARRAY]] if one.keys() == {_ARRAY} else one
+
+        found = json.loads(arrays.pop(_TREE).tobytes(), object_hook=with_array)
         if not isinstance(found, dict):
             raise TypeError("no mapping")
     except DataError as error:
@@ -61,15 +65,3 @@ def _plain(value: Any, arrays: Arrays) -> Any:
             return value
         case _:
             raise TypeError(f"{type(value).__name__} is neither an array nor a plain value")
-
-
-def _with_arrays(value: Any, arrays: Arrays) -> Any:
-    match value:
-        case {"array": name} if len(value) == 1:
-            return arrays[name]
-        case dict():
-            return {key: _with_arrays(item, arrays) for key, item in value.items()}
-        case list():
-            return [_with_arrays(item, arrays) for item in value]
-        case _:
-            return value

@@ -161,18 +161,6 @@ def block_names(module: Any) -> list[str]:
     return [str(block.name_hint) for block in inside(module["main"].body, load_tvm().s_tir.SBlock)]
 
 
-def with_blocks(record: Any, names: Mapping[str, str]) -> Any:
-    """Rename the blocks of a record's JSON, for an equal program with other names."""
-    ((instructions, decisions), *rest) = record
-    renamed = [
-        [kind, inputs, [names.get(attributes[0], attributes[0]), *attributes[1:]], outputs]
-        if kind == "GetSBlock"
-        else [kind, inputs, attributes, outputs]
-        for kind, inputs, attributes, outputs in instructions
-    ]
-    return [[renamed, decisions], *rest]
-
-
 def _plain(value: Any) -> Any:
     """Convert TVM's nested containers to JSON.
 

@@ -11,7 +11,6 @@ out has buffers of its own, and nvcc adds up what ``VerifyGPUCode`` counted once
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -161,14 +160,7 @@ def _unrolled(function: Any, loops: list[Any]) -> Any:
 _STEPS, _EXPLICIT = "pragma_auto_unroll_max_step", "pragma_unroll_explicit"
 _PIPELINE = "software_pipeline_stage"
 _SERIAL = (0, 3)  # kinds of loops: serial, unrolled
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A block and the loops around it within a thread, outermost first."""
-
-    block: Any
-    loops: Sequence[Any]
+_Placed = tuple[Any, Sequence[Any]]  # a block, and the loops around it
 
 
 def unrolled_by_nvcc(module: Any) -> Any:
@@ -202,16 +194,17 @@ def _multiplies(function: Any) -> bool:
     allowed = max((int(note.get(_STEPS, 0)) for note in notes), default=0)
     piped = any(_PIPELINE in loop.annotations for loop in loops)
     placed = list(_placed(function.body, ())) if allowed and not piped else []
-    for one in placed:
-        for region in one.block.writes:
+    for block, around in placed:
+        for region in block.writes:
             if str(region.source.scope()) == "shared":
-                loop = _shared_loop(one, placed, region.source)
+                loop = _shared_loop(around, placed, region.source)
                 if loop is not None and _steps(loop, placed) <= allowed:
                     return True
     return False
 
 
 def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
+    """Yield every block, and the loops around it within a thread, outermost first."""
     kind = type(stmt).__name__
     if kind == "SeqStmt":
         for part in stmt.seq:
@@ -221,27 +214,27 @@ def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
         alone = stmt.thread_binding is None and int(stmt.kind) in _SERIAL and int(stmt.extent) > 1
         yield from _placed(stmt.body, [*loops, stmt] if alone else loops)
     elif kind == "SBlockRealize":
-        yield _Placed(stmt.block, loops)
+        yield stmt.block, loops
         yield from _placed(stmt.block.body, loops)
 
 
-def _shared_loop(writer: _Placed, placed: Sequence[_Placed], buffer: Any) -> Any | None:
+def _shared_loop(around: Sequence[Any], placed: Sequence[_Placed], buffer: Any) -> Any | None:
     """Find the innermost loop around all uses of a buffer, or None."""
     readers = [
-        one for one in placed if any(region.source.same_as(buffer) for region in one.block.reads)
+        loops for block, loops in placed if any(r.source.same_as(buffer) for r in block.reads)
     ]
-    around = reversed(writer.loops)
-    return next((loop for loop in around if all(_is_in(one, loop) for one in readers)), None)
+    inner = reversed(around)
+    return next((loop for loop in inner if all(_is_in(loops, loop) for loops in readers)), None)
 
 
-def _is_in(one: _Placed, loop: Any) -> bool:
-    return any(other.same_as(loop) for other in one.loops)
+def _is_in(loops: Sequence[Any], loop: Any) -> bool:
+    return any(other.same_as(loop) for other in loops)
 
 
 def _steps(loop: Any, placed: Sequence[_Placed]) -> int:
     """Count the runs of the most frequent block in a complete loop."""
     runs = []
-    for one in placed:
-        places = [i for i, other in enumerate(one.loops) if other.same_as(loop)]
-        runs += [prod(int(inner.extent) for inner in one.loops[places[0] :])] if places else []
+    for _, loops in placed:
+        places = [i for i, other in enumerate(loops) if other.same_as(loop)]
+        runs += [prod(int(inner.extent) for inner in loops[places[0] :])] if places else []
     return max(runs)

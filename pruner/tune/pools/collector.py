@@ -165,7 +165,7 @@ class Collector:
         for pool in pools:
             probed = max(0, PROBED - len(pool.valid()))
             if probed and self._first(setup, pool, probed):
-                each_s = self._each_s(pool.paths.platform, "first")
+                each_s = self._each_s(pool.platform, "first")
                 self._log(f"{pool.name}: {each_s:.2f} s a program so far")
             pool.close()
 
@@ -189,7 +189,7 @@ class Collector:
             if pool.missing:
                 # opening takes seconds that the pace counts apart from timing
                 pool.prepare(setup)
-                self._add(pool.paths.platform, "open", time.monotonic() - start)
+                self._add(pool.platform, "open", time.monotonic() - start)
             since = time.monotonic()
             for _ in pool.first(setup, limit):
                 since = self._passed(pool, since, "first")
@@ -223,7 +223,7 @@ class Collector:
 
     def _passed(self, pool: MeasuredSet, since: float, kind: _Kind) -> float:
         now = time.monotonic()
-        self._add(pool.paths.platform, kind, now - since)
+        self._add(pool.platform, kind, now - since)
         if now - self._last_logged > _LOG_PERIOD_S:
             self._last_logged = now
             doing = "timing" if kind == "first" else "timing again"
@@ -255,7 +255,7 @@ class Collector:
         for _, pool in self.pools:
             if pool.name in self.short:
                 continue
-            name, missing = pool.paths.platform, pool.missing
+            name, missing = pool.platform, pool.missing
             total += missing * self._each_s(name, "first")
             total += (missing + len(pool.doubted)) * self._each_s(name, "again")
             if missing and not pool.is_open:

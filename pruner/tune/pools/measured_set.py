@@ -21,10 +21,10 @@ from pruner.tune.pools.conditions import Conditions
 from pruner.tune.pools.drawing import evolved, stratified
 from pruner.tune.pools.measurement_log import EVOLVED, RANDOM, MeasurementLog, Program
 from pruner.tune.pools.records import (
-    PoolPaths,
     PoolSettings,
     about_pool,
     header_of,
+    records_path,
     save_space,
     task_name,
     write_database,
@@ -62,14 +62,6 @@ class MeasurementSetup:
     stopped: Callable[[], bool]
     check: bool = True  # results of every program against the unscheduled one
 
-    def wait(self, job: Future[Reply]) -> Reply:
-        """Wait for a builder's reply; raise `CollectionStopped` on request."""
-        wait_for(job, self.stopped)
-        if not job.done():
-            job.cancel()
-            raise CollectionStopped
-        return job.result()
-
 
 class MeasuredSet:
     """A task's programs on a platform, in the state of its log."""
@@ -77,9 +69,12 @@ class MeasuredSet:
     def __init__(
         self, workload: Workload, platform: str, out: Path, settings: PoolSettings
     ) -> None:
-        self.workload, self.settings = workload, settings
-        self.paths = PoolPaths(out=out, platform=platform, task=task_name(workload))
-        self.measurement_log = MeasurementLog(self.paths.measurement_log)
+        self.workload, self.settings, self.out = workload, settings, out
+        self.platform, self.task = platform, task_name(workload)
+        self.records = records_path(out, platform, self.task)
+        self.measurement_log = MeasurementLog(out / "pools" / platform / f"{self.task}.jsonl")
+        # of libraries and reference, until the pool is finished
+        self.work = self.measurement_log.path.with_suffix("")
         self._arguments = arguments(workload.module)
         self._space: UnionSpace | None = None
         self._reference: TaskReference | None = None
@@ -88,7 +83,7 @@ class MeasuredSet:
     @property
     def name(self) -> str:
         """The name of platform and task, for people."""
-        return f"{self.paths.platform} {self.paths.task}"
+        return f"{self.platform} {self.task}"
 
     def valid(self, origin: str | None = None) -> list[Program]:
         """List the programs that ran, of an origin or of all."""
@@ -147,7 +142,7 @@ class MeasuredSet:
     @property
     def is_finished(self) -> bool:
         """True if nothing is left to measure and the records are written."""
-        return self.paths.records.is_file() and not (self.missing or self.doubted)
+        return self.records.is_file() and not (self.missing or self.doubted)
 
     @property
     def is_open(self) -> bool:
@@ -186,13 +181,13 @@ class MeasuredSet:
                 f"{self.name}: {len(opened.spaces) - len(batched)} design spaces are left out, "
                 "records of their programs would have no features"
             )
-        names = [save_space(self.paths.out, space.design, space.program) for space in batched]
+        names = [save_space(self.out, space.design, space.program) for space in batched]
         if not self.measurement_log.spaces:
             self.measurement_log.open_spaces(names)
         # names are hashes of content: a row of the measurement log means nothing in another space
         elif self.measurement_log.spaces != names:
             raise DataError(
-                f"{self.paths.measurement_log}: begun with other design spaces (another TVM or "
+                f"{self.measurement_log.path}: begun with other design spaces (another TVM or "
                 "target?); choose another out="
             )
         self._space = UnionSpace(batched, setup.phases)
@@ -261,7 +256,7 @@ class MeasuredSet:
     def _draw(self, setup: MeasurementSetup, origin: str, num: int) -> None:
         space, known = self.open(setup), self.measurement_log.programs
         seen = set(space.keys(self._rows(known)).tolist()) if known else set()
-        task = crc32(self.paths.task.encode())
+        task = crc32(self.task.encode())
         # seeded by the state of the measurement log: a resumed collection draws what it would have
         # drawn
         rng = np.random.default_rng([self.settings.seed, task, len(known)])
@@ -281,7 +276,7 @@ class MeasuredSet:
         """Time the doubted programs again, in another order; yield each."""
         doubted = self.doubted
         passes = max(len(program.passes) for program in doubted)
-        task = crc32(self.paths.task.encode())
+        task = crc32(self.task.encode())
         # another order: what disturbs neighbours in time must not disturb the same programs twice
         order = np.random.default_rng([self.settings.seed, task, passes]).permutation(len(doubted))
         size = self.settings.chunk
@@ -325,7 +320,11 @@ class MeasuredSet:
         for program in programs:
             if (job := self._building.pop(program.number, None)) is None:
                 continue
-            reply = setup.wait(job)
+            wait_for(job, setup.stopped)
+            if not job.done():
+                job.cancel()
+                raise CollectionStopped
+            reply = job.result()
             if reply.error == "no_worker":
                 raise Unavailable(f"{self.name}: {reply.message}; the same command continues")
             self.measurement_log.built(program.number, reply)
@@ -338,7 +337,7 @@ class MeasuredSet:
         ]
         if not lacking:
             return
-        self.paths.work.mkdir(parents=True, exist_ok=True)
+        self.work.mkdir(parents=True, exist_ok=True)
         made = self.open(setup).instantiate(self._rows(lacking))
         for program, schedule in zip(lacking, made, strict=True):
             if schedule is None:
@@ -348,7 +347,7 @@ class MeasuredSet:
                 self._building[program.number] = job
 
     def _library(self, program: Program) -> Path:
-        return self.paths.work / f"{program.number}.so"
+        return self.work / f"{program.number}.so"
 
     def begin_check(self, setup: MeasurementSetup) -> None:
         """Begin to compute the reference in the background."""
@@ -357,7 +356,7 @@ class MeasuredSet:
 
     def _task_reference(self, setup: MeasurementSetup) -> TaskReference:
         if self._reference is None:
-            path, module = self.paths.work / REFERENCE, self.workload.module
+            path, module = self.work / REFERENCE, self.workload.module
             what = self.name, module, self._arguments, path, setup.measurer, setup.log
             self._reference = TaskReference(*what)
         return self._reference
@@ -370,25 +369,24 @@ class MeasuredSet:
         space = self.open(setup)
         if not self.valid():
             raise PrunerError(
-                f"{self.name}: no program ran; {self.paths.measurement_log} has the reasons"
+                f"{self.name}: no program ran; {self.measurement_log.path} has the reasons"
             )
         header = header_of(self.workload, setup.platform, setup.device)
-        write_database(
-            self.paths.database, self.workload, setup.platform, space, self.measurement_log
-        )
-        write_records(self.paths.records, self.measurement_log, space.widths, header)
+        database = self.out / "metaschedule" / self.platform / self.task
+        write_database(database, self.workload, setup.platform, space, self.measurement_log)
+        write_records(self.records, self.measurement_log, space.widths, header)
         self.clear()
         self.close()
 
     def clear(self) -> None:
         """Remove the libraries."""
-        shutil.rmtree(self.paths.work, ignore_errors=True)
+        shutil.rmtree(self.work, ignore_errors=True)
 
     def about(self) -> dict[str, Any]:
         """Return the counts for ``about.json``."""
         identity = {
-            "platform": self.paths.platform,
-            "task": self.paths.task,
+            "platform": self.platform,
+            "task": self.task,
             "key": self.workload.key,
         }
         return about_pool(self.measurement_log, identity)

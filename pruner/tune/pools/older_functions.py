@@ -159,11 +159,8 @@ class _Node:
 def _table() -> dict[str, Callable[[_Node], Any]]:
     tvm, _, tirx, _ = load_tvm()
     return {name: _by_fields(name, fields.split()) for name, fields in _BY_FIELDS.items()} | {
-        "": lambda n: None,
-        "None": lambda n: None,
-        "int": lambda n: n.raw["data"],
-        "float": lambda n: n.raw["data"],
-        "bool": lambda n: n.raw["data"],
+        **dict.fromkeys(("", "None"), lambda n: None),
+        **dict.fromkeys(("int", "float", "bool"), lambda n: n.raw["data"]),
         "String": _string,
         "Array": lambda n: [n.graph.build(place) for place in n.items()],
         "Map": _map,

@@ -47,33 +47,9 @@ _COMPILER = 2  # any other error while building
 VERSION = "v0.6"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPaths:
-    """The files of a task on a platform, below the folder ``out``."""
-
-    out: Path
-    platform: str
-    task: str
-
-    @property
-    def records(self) -> Path:
-        """The gzipped record lines."""
-        return self.out / RECORDS / self.platform / f"{self.task}.json.gz"
-
-    @property
-    def measurement_log(self) -> Path:
-        """The log of all draws, builds and timings."""
-        return self.out / "pools" / self.platform / f"{self.task}.jsonl"
-
-    @property
-    def work(self) -> Path:
-        """The folder of libraries and reference, until the pool is finished."""
-        return self.measurement_log.with_suffix("")
-
-    @property
-    def database(self) -> Path:
-        """The folder of MetaSchedule's database."""
-        return self.out / "metaschedule" / self.platform / self.task
+def records_path(out: Path, platform: str, task: str) -> Path:
+    """Return the file of a task's records."""
+    return out / RECORDS / platform / f"{task}.json.gz"
 
 
 def task_name(workload: Workload) -> str:
@@ -205,7 +181,7 @@ def bundle(collection: Path, out: Path) -> dict[str, int]:
     about = read_json(collection / ABOUT, dict)
     files, spaces, count = [], set(), 0
     for entry in about["pools"]:
-        path = PoolPaths(out=collection, platform=entry["platform"], task=entry["task"]).records
+        path = records_path(collection, entry["platform"], entry["task"])
         lines = gzip.decompress(path.read_bytes()).splitlines() if path.is_file() else ()
         records = [json.loads(line) for line in lines]
         if len(records) != entry["valid"] + entry["failed"]:

@@ -290,7 +290,11 @@ class TuningRun(TuningLoop):
             done = list(batch)
             task, name = self._task(done[0].task), done[0].task
             if self._prepared.savable:
-                candidates = [_candidate(row) for row in done]
+                vectors = [np.array(row.decisions, np.int64) for row in done]
+                candidates = [  # their schedules are gone
+                    Candidate(space=row.space, decisions=vector, schedule=None)
+                    for row, vector in zip(done, vectors, strict=True)
+                ]
                 task.search.observe(candidates, [_outcome(row) for row in done])
             best_s[name] = min([best_s[name], *(row.latency_s for row in done)])
             task.best_s.append(best_s[name])
@@ -340,8 +344,3 @@ def _outcome(row: Trial) -> Outcome:
         checked=row.checked,
         extra=row.extra,
     )
-
-
-def _candidate(row: Trial) -> Candidate:
-    """Make the candidate of a row, which has no schedule any more."""
-    return Candidate(space=row.space, decisions=np.array(row.decisions, np.int64), schedule=None)

@@ -8,7 +8,6 @@ A failure is an outcome of its candidate, never of the run.
 * `numerics`: inputs, and how far results may be off
 * `repeats`: when the repeats of a measurement end; real-time priority meanwhile
 * `energy`: joules that a device has used
-* `built_size`: code and scratch memory of a built program
 * `machine`: target, analyzer and devices of a platform
 * `targets`: CPU targets
 """

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.processes import NoReference
-from pruner.tune.compiling import compiled, link
+from pruner.tune.compiling import ScratchWatch, code_bytes, compiled, link
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.kinds import OPENCL, is_cuda, is_opencl, lost_device
-from pruner.tune.measure.built_size import ScratchWatch, code_bytes
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,

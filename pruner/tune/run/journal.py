@@ -16,6 +16,7 @@ from pruner.progress import Log, silent
 from pruner.tune.measure.numerics import are_timings, size_bytes
 
 JOURNAL_FILE = "trials.jsonl"
+SNAPSHOT_FILE = "state.npz"  # arrays and JSON, which execute nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

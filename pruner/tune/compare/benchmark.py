@@ -328,9 +328,9 @@ def worst_output(
     """Compute the largest relative error of any output, and describe where it is.
 
     It is infinite where the number of outputs, their shapes or the kinds of their types differ, and
-    for integers that differ. ``names``: of the outputs. ``rounds``: values that the network rounds
-    may be a step apart, a small share of them. ``scales``: of the numbers that each output sums,
-    see :func:`~pruner.tune.networks.signature.last_scales`; their rounding counts as right.
+    for integers that differ. ``rounds``: a small share of the values that the network rounds may be
+    a step apart. ``scales``: of the numbers that each output sums (`last_scales`); their rounding
+    counts as right.
     """
     with np.load(found) as ours, np.load(wanted) as theirs:
         if len(ours.files) != len(theirs.files):

@@ -67,8 +67,8 @@ def compare_network(
 
     On a GPU baselines compute in float16 where ours does. Outputs are compared with those of torch,
     for an ONNX file with those of onnxruntime. ``worker`` builds TVM's untuned and drafted networks
-    where `names` has them, see :func:`~pruner.tune.deploy.build.network_worker`. Raises
-    `PrunerError`: a network that cannot run here, unknown names, or runs that do not fit.
+    (:func:`~pruner.tune.deploy.build.network_worker`). Raises `PrunerError`: a network that cannot
+    run here, unknown names, or runs that do not fit.
     """
     reason = cannot_run(platform)
     if reason is not None:
@@ -117,10 +117,10 @@ def compare_kernels(
     meter: EnergyMeter | None = None,
     log: Log = silent,
 ) -> dict[str, SideBySide]:
-    """Time every task's kernel beside torch; write ``kernels_beside.json``.
+    """Time every task's kernel beside torch; write ``kernels_beside.json`` after each.
 
-    It is written after every task. Outputs are compared with those of torch eager, where it runs.
-    Raises `PrunerError`: an unknown name.
+    Outputs are compared with those of torch eager, where it runs. Raises `PrunerError`: an unknown
+    name.
     """
     found: dict[str, SideBySide] = {}
     for workload in workloads:

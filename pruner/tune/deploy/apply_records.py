@@ -78,9 +78,8 @@ def apply_records(
 ) -> tuple[Any, Applied]:
     """Schedule by the databases of `sources`; the first has precedence.
 
-    ``by_rules``: use TVM's own rules for the rest, without which no GPU builds it. Raises
-    `PrunerError`: a database has a record of a task of the network that was not applied, or records
-    of another target.
+    ``by_rules``: use TVM's rules for the rest, without which no GPU builds it. Raises
+    `PrunerError`: a record was not applied, or is of another target.
     """
     keys, counts, done = keys_of(module), dict[str, int](), set[str]()
     for name, folder in sources.items():

@@ -98,9 +98,8 @@ def build_network(
 ) -> Built:
     """Build the network of a run folder in a worker; see :func:`build_here`.
 
-    ``worker``: a result of :func:`network_worker`, by default a new one, which writes its output to
-    `log_file`. Raises `PrunerError`: the network differs from the tuned network, records were not
-    applied, or are of another target; in one line that names the `log`.
+    ``worker``: of :func:`network_worker`, by default a new one. Raises `PrunerError`: the network
+    differs from the tuned network, records were not applied, or are of another target.
     """
     job = (folder, sources, library, reference, threads)
     return ask(__name__, build_here.__name__, *job, log_file=log, worker=worker)
@@ -332,7 +331,7 @@ class FunctionBuilds:
 
     LLVM takes most of the time of a build. Forked processes share the scheduled functions. Each
     process, also this one, takes the next function that no other has taken, and writes an object
-    file, which is linked with the rest of the network. It must be closed.
+    file, which is linked with the rest. It must be closed.
     """
 
     def __init__(self, target: Any, folder: Path) -> None:

@@ -73,9 +73,8 @@ class Deployed:
     """A network as a library with its weights.
 
     ``applied``: tasks with a measured schedule; ``drafted``: with a drafted one; ``by_rules``: with
-    TVM's own, on GPUs; ``untouched`` functions have none (views of the same memory, and on CPUs
-    tasks without a program). ``relative_error`` against torch (of the ``worst_output``) and
-    ``latencies_s`` are None and empty where it cannot run here; ``notes`` give the reason.
+    TVM's own, on GPUs; ``untouched`` functions have none. ``relative_error`` against torch (of the
+    ``worst_output``) and ``latencies_s`` are None and empty where it cannot run here.
     """
 
     library: Path

@@ -207,10 +207,9 @@ def on_opencl(
 ) -> tuple[Platform, OpenCLDevice]:
     """Bind a platform to the OpenCL device that runs its programs.
 
-    ``wanted``: number or words of the device (measure.device=), instead of the words in the
-    platform's file. ``own_limits``: the device limits work groups and local memory, where the
-    platform's file describes another device or none; they never exceed the device's. Raises
-    `PrunerError`: there is no such device, or no OpenCL.
+    ``wanted``: number or words of the device, instead of the words in the platform's file.
+    ``own_limits``: the device limits work groups and local memory, where the platform's file
+    describes another device or none. Raises `PrunerError`: there is no such device, or no OpenCL.
     """
     assert isinstance(device, GpuDevice), type(device)
     found = find_device(wanted, device.opencl_device)

@@ -444,8 +444,7 @@ class DeviceMeasurer:
 
         ``costs_s`` has a repeat for each of the `turns`; a program that fails has none. With
         `check` the results of all are compared. The list is empty once `stopped` returns True. Once
-        `is_late` does, only the complete turns count; without any the list is empty, too. Results
-        are not compared if a program has less than the `fewest` turns.
+        `is_late` does, only complete turns count. Results are not compared below `fewest` turns.
         """
 
         def ended() -> bool:

@@ -69,9 +69,8 @@ def cache_folder() -> Path:
 def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Find the variables to set before libOpenCL is opened.
 
-    Variables that are set already stay. The loader of pyopencl's wheel finds drivers by
-    ``OCL_ICD_VENDORS`` alone, and crashes without ``PYOPENCL_HOME``. PoCL distributes a program's
-    work groups over all cores of the machine; with one thread its device is one core.
+    The loader of pyopencl's wheel finds drivers by ``OCL_ICD_VENDORS`` alone, and crashes without
+    ``PYOPENCL_HOME``. PoCL would distribute a program's work groups over all cores.
     """
     given = os.environ if environment is None else environment
     wanted = {"POCL_MAX_PTHREAD_COUNT": "1"}

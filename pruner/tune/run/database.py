@@ -64,8 +64,7 @@ class Database:
     def catch_up(self, modules: Mapping[str, Any], trials: Iterable[Trial], log: Log) -> int:
         """Append the journal's records that the database lacks; return their number.
 
-        A record is identified by the seconds of its repeats, which the journal has too. A record
-        that TVM refuses is reported, and left out.
+        A record is identified by the seconds of its repeats. One that TVM refuses is left out.
         """
         ran = [t for t in trials if t.record is not None and t.error is None]
         if not ran:

@@ -115,11 +115,10 @@ def near_best(ran: Sequence[Trial], most: int) -> list[Trial]:
 
 
 def search_s(limit_s: float, tasks: int, trials: int, begun_s: float = 0.0) -> float:
-    """Return the seconds after which a run of `limit_s` ends its search.
+    """Return the seconds after which a run of `limit_s` ends its search, for `retime`.
 
-    It leaves the share of `retime`, but at most 8 s for each of the `tasks`, and at most half of
-    the seconds after `begun_s`, at which this start of the run began. It leaves nothing if the
-    `trials` are too few for finalists of all tasks.
+    It leaves at most 8 s for each of the `tasks`, and at most half of the seconds since `begun_s`,
+    the begin of this start; nothing if the `trials` are too few for finalists of all tasks.
     """
     if trials < FEWEST_PROGRAMS * tasks:
         return limit_s
@@ -135,8 +134,7 @@ def retime(
     The tasks with the largest share of the time come first. The turns end after 15 % of the run's
     seconds so far (or ten seconds), at `limit_s` of the run at the latest. Programs that an earlier
     start timed are not timed again. A task has no finalists if an earlier run, or the function
-    without schedule, has its best latency. If the run was asked to end, tasks that are not timed
-    yet get no entry: the next start times them.
+    without schedule, has its best latency.
     """
     rows, found = read_trials(context.folder / JOURNAL_FILE), read_finalists(context.folder)
     begun_s, earlier, timed = context.phases.elapsed_s, bool(found), list[str]()

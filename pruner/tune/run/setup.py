@@ -49,14 +49,13 @@ _CLOSE, _GRAIN_S = 1.25, 2e-6
 class LiveTask(TuningTask):
     """A task with programs that are measured now.
 
-    ``open_search`` makes a search to restore an earlier start's state into; ``untuned_s``: seconds
-    without schedule, None where that was not timed. ``unscheduled``: the function without schedule,
-    where no program is faster. ``sized``: latency and bytes of the programs whose size was read.
+    ``untuned_s``: seconds without schedule, None where that was not timed. ``unscheduled``: the
+    function without schedule, where no program is faster. ``sized``: latency and bytes of programs.
     """
 
     workload: Workload
     reference: TaskReference
-    open_search: Callable[[], Search]
+    open_search: Callable[[], Search]  # to restore an earlier start's state into
     untuned_s: float | None = None
     unscheduled: Outcome | None = None
     sized: list[tuple[float, float]] = field(default_factory=list)

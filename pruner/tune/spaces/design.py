@@ -157,8 +157,8 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
 def default_rules(module: Any, target: Any) -> tuple[str, Any]:
     """Find the name of TVM's default rules of a module, and the fitting target.
 
-    It keeps its full shared memory for tensor cores only, which use dynamic shared memory. Raises
-    `PrunerError` for loops that no rule can schedule.
+    Only tensor cores get its full shared memory, which is dynamic. Raises `PrunerError` for loops
+    that no rule can schedule.
     """
     _check_loops(module, target)
     provide_rules(module, target)

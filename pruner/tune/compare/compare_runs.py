@@ -78,9 +78,8 @@ def compare_network(
     check_others(folder, others)
     work, request, resources = folder / _WORK, request_of(folder), Resources.of(platform)
     form = built_form(folder)
-    libraries = {OURS: _deployed(folder, "ours")}
-    for other in others:
-        libraries[_name(other)] = _deployed(other, _name(other))
+    places = _places(folder, others).items()
+    libraries = {name: _library(name, place, place / LIBRARY, LIBRARY) for name, place in places}
     if UNTUNED in names:
         libraries[UNTUNED] = _built(form, {}, work / UNTUNED, "TVM untuned", {}, worker)
     if DRAFT in names:
@@ -126,11 +125,9 @@ def compare_kernels(
     for workload in workloads:
         log(f"{workload.name}: beside {', '.join([*names, *(o.name for o in others)])}")
         libraries = {}
-        for name, place in {OURS: folder, **{_name(other): other for other in others}}.items():
+        for name, place in _places(folder, others).items():
             path = kernel_path(place, workload.name)
-            lacking = f"no {path}; run: pruner deploy run={place}"
-            missing = None if path.is_file() else lacking
-            libraries[name] = Library(label=name, path=path, missing=missing)
+            libraries[name] = _library(name, place, path, str(path))
         *given, output = arguments(workload.module)
         work = folder / _WORK / workload.name
         work.mkdir(parents=True, exist_ok=True)
@@ -195,11 +192,13 @@ def _name(folder: Path) -> str:
     return folder.resolve().name
 
 
-def _deployed(folder: Path, label: str) -> Library:
-    path = folder / LIBRARY
-    if not path.is_file():
-        return Library(label=label, missing=f"no {LIBRARY}; run: pruner deploy run={folder}")
-    return Library(label=label, path=path)
+def _places(folder: Path, others: Sequence[Path]) -> dict[str, Path]:
+    return {OURS: folder, **{_name(other): other for other in others}}
+
+
+def _library(name: str, folder: Path, path: Path, shown: str) -> Library:
+    lacking = f"no {shown}; run: pruner deploy run={folder}"
+    return Library(label=name, path=path, missing=None if path.is_file() else lacking)
 
 
 def _built(

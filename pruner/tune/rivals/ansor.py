@@ -100,9 +100,11 @@ class Ansor:
             with DeviceMeasurer(platform, measure, Phases(), folder / BUILDS) as measurer:
                 module = workload.module
                 measurer.begin_reference(module, arguments(module), path).result()
+        logged = complete_lines(folder / _LOG)  # whose records keep their key
+        key = str(json.loads(logged[0])["i"][0][0]) if logged else workload.key
         spec = {
             "task": workload.name,
-            "key": _key(folder / _LOG, workload.key),
+            "key": key,
             "operator": dict(workload.spec),
             "arguments": arguments(workload.module),
             "target": f"llvm -mcpu={mcpu}" if mcpu else "llvm",
@@ -157,12 +159,6 @@ def _follow(
     # an interrupted child has a status, too; it is an error only without a request
     if log_new() and code != 0:
         raise PrunerError(f"Ansor ended with status {code}; see {log}")
-
-
-def _key(log: Path, key: str) -> str:
-    """Return the key of an earlier start's records, else `key`."""
-    lines = complete_lines(log)
-    return str(json.loads(lines[0])["i"][0][0]) if lines else key
 
 
 def _seconds(folder: Path, total_s: float) -> dict[str, float]:

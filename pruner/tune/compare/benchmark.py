@@ -277,23 +277,19 @@ class _Race:
         row = self.found[name]
         try:
             yield row
-        except _BaselineFailed as error:
+        except PrunerError as error:
             self.running.pop(name, None)
             # a median of fewer turns than the others had would not be comparable
             row.latencies_s, row.watts, row.error = [], [], str(error)
             self.log(f"{row.label}: left out, {error}")
 
 
-class _BaselineFailed(PrunerError):
-    """Raised if a baseline cannot continue, with the reason in a line."""
-
-
 class _BaselineWorker:
-    """The worker of a baseline, which loads at once and logs output."""
+    """The worker of a baseline, which loads at once and logs output; errors are `PrunerError`."""
 
     def __init__(self, baseline: Baseline, log_file: Path) -> None:
         if baseline.missing is not None:
-            raise _BaselineFailed(baseline.missing)
+            raise PrunerError(baseline.missing)
         log_file.write_bytes(b"")
         environment = {**thread_limits(baseline.threads), **baseline.environment}
         # spawned: libraries read their limits of threads when they are imported
@@ -313,7 +309,7 @@ class _BaselineWorker:
         """Return the value of the last job."""
         reply = self._worker.receive(timeout_s)
         if reply.error is not None:
-            raise _BaselineFailed(reply.line)
+            raise PrunerError(reply.line)
         return reply.value
 
 

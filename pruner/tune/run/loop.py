@@ -27,6 +27,7 @@ from pruner.tune.run.tune_options import RunContext
 OLD_FILE = "state.pkl"  # of versions that wrote pickles, which are not read any more
 _TREE, _ARRAY = "json", "array"
 _KINDS = "biuf"  # of arrays: truth values and numbers
+_OF_BOTH = ("error", "message", "build_s", "run_s", "checked", "extra")  # outcomes and trials
 OnBatch = Callable[[Mapping[str, Any]], None]  # receives a row of numbers after every batch
 
 
@@ -323,31 +324,20 @@ class TuningRun(TuningLoop):
 
 def trial_of(candidate: Candidate, outcome: Outcome, **known: Any) -> Trial:
     """Make the row of a candidate; `known` are all other fields."""
+    shared = {name: getattr(outcome, name) for name in _OF_BOTH}
     return Trial(
         space=candidate.space,
         decisions=candidate.decisions.tolist(),
         costs_s=list(outcome.costs_s),
-        error=outcome.error,
-        message=outcome.message,
-        build_s=outcome.build_s,
-        run_s=outcome.run_s,
         timestamp=time.time(),
-        checked=outcome.checked,
-        extra=dict(outcome.extra),
+        **shared,
         **known,
     )
 
 
 def _outcome(row: Trial) -> Outcome:
-    return Outcome(
-        costs_s=tuple(row.costs_s),
-        error=row.error,
-        message=row.message,
-        build_s=row.build_s,
-        run_s=row.run_s,
-        checked=row.checked,
-        extra=row.extra,
-    )
+    shared = {name: getattr(row, name) for name in _OF_BOTH}
+    return Outcome(costs_s=tuple(row.costs_s), **shared)
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:

@@ -345,12 +345,12 @@ def _can_finish(schedule: Any) -> bool:
     """
     # the blocks of ReadAt and WriteAt
     copies = blocks_in(schedule.mod["main"].body, lambda block: "auto_copy" in block.annotations)
-    # a copy into shared memory brings operands; any other copy stores results
-    return all(_reads_rows(one) if _stages(one) else _writes_whole(one) for one in copies)
-
-
-def _stages(block: Any) -> bool:
-    return str(block.writes[0].source.scope()).startswith("shared")
+    for one in copies:
+        # a copy into shared memory brings operands; any other copy stores results
+        is_operand = str(one.writes[0].source.scope()).startswith("shared")
+        if not (_reads_rows(one) if is_operand else _writes_whole(one)):
+            return False
+    return True
 
 
 def _reads_rows(block: Any) -> bool:

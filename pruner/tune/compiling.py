@@ -159,28 +159,20 @@ def code_bytes(path: Path) -> int:
     return total
 
 
-class ScratchWatch:
-    """Reads the scratch memory of the functions that TVM compiles in its context.
+def scratch_watch(threads: int, found: list[int]) -> Sequence[Any]:
+    """Make instruments of TVM's passes that append bytes of scratch memory to `found`.
 
     ``threads``: of a parallel loop; a buffer inside it exists once a thread.
     """
 
-    def __init__(self, threads: int) -> None:
-        self._threads, self.scratch_bytes = threads, 0
-        watch = self
+    # TVM asks the class of an instrument, not the object, for its methods
+    class Instrument(load_tvm().tvm.ir.instrument.PassInstrument):  # type: ignore[misc]
+        def run_after_pass(self, module: Any, info: Any) -> None:
+            if str(info.name).rpartition(".")[2] == _PLANNED:
+                bodies = [f.body for _, f in module.functions_items() if hasattr(f, "body")]
+                found.append(sum(sum(_allocated(body, 1, threads)) for body in bodies))
 
-        # TVM asks the class of an instrument, not the object, for its methods
-        class Instrument(load_tvm().tvm.ir.instrument.PassInstrument):  # type: ignore[misc]
-            def run_after_pass(self, module: Any, info: Any) -> None:
-                if str(info.name).rpartition(".")[2] == _PLANNED:
-                    watch.read(module)
-
-        self.instrument = Instrument()
-
-    def read(self, module: Any) -> None:
-        """Add up the allocations of a module's functions."""
-        bodies = [f.body for _, f in module.functions_items() if hasattr(f, "body")]
-        self.scratch_bytes = sum(sum(_allocated(body, 1, self._threads)) for body in bodies)
+    return [Instrument()]
 
 
 def _allocated(stmt: Any, copies: int, threads: int) -> Iterator[int]:

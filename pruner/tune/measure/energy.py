@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,19 +121,6 @@ def _number(path: Path) -> int:
     return int(path.read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramEnergy:
-    """The joules of a program's run, without the idle power of the device.
-
-    ``joules``: None where the median is not above 0, as when other work ran during the rest.
-    ``watts``: mean, idle power included. ``temperature_c``: the highest at the end of a window.
-    """
-
-    joules: float | None
-    watts: float
-    temperature_c: float | None
-
-
 def energy_of(meter: EnergyMeter, work: Callable[[], Any]) -> tuple[float, float, Any]:
     """Return the joules and seconds of `work`, and its result; raise `OSError` without counter."""
     start_s, before_j = meter.read()
@@ -149,13 +135,15 @@ def count_energy(
     *,
     rest: Callable[[], None],
     turns: int = 3,
-) -> dict[int, ProgramEnergy]:
+) -> dict[int, dict[str, float | None]]:
     """Count the joules of programs in turns, because a warm device uses more.
 
     `runs`: each call keeps the device busy with one program for a window of at least
     `LEAST_WINDOW_S` and returns the number of runs; None: it failed, and the program is left out.
-    `rest` waits as long: the power meanwhile is the idle power, which is taken off. Joules are the
-    medians of the turns. Raises `OSError`: the counter is gone.
+    `rest` waits as long: the power meanwhile is the idle power. Returns of each program ``joules``
+    of a run (without idle power, the median of the turns; None: not above 0, as when other work ran
+    during the rest), mean ``watts``, and the highest ``temperature_c`` after a turn. Raises
+    `OSError`: the counter is gone.
     """
     idle_j, rest_s, _ = energy_of(meter, rest)
     found: dict[int, list[tuple[float, float, float | None]]] = {number: [] for number in runs}
@@ -171,11 +159,11 @@ def count_energy(
     return {number: _of_windows(windows) for number, windows in found.items()}
 
 
-def _of_windows(windows: Sequence[tuple[float, float, float | None]]) -> ProgramEnergy:
+def _of_windows(windows: Sequence[tuple[float, float, float | None]]) -> dict[str, float | None]:
     joules, watts, degrees = zip(*windows, strict=True)
     known, median_j = [value for value in degrees if value is not None], float(np.median(joules))
-    return ProgramEnergy(
-        joules=median_j if median_j > 0 else None,
-        watts=float(np.mean(watts)),
-        temperature_c=max(known, default=None),
-    )
+    return {
+        "joules": median_j if median_j > 0 else None,
+        "watts": float(np.mean(watts)),
+        "temperature_c": max(known, default=None),
+    }

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.processes import NoReference
-from pruner.tune.compiling import ScratchWatch, code_bytes, compiled, link
+from pruner.tune.compiling import code_bytes, compiled, link, scratch_watch
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.kinds import OPENCL, is_cuda, is_opencl, lost_device
 from pruner.tune.measure.numerics import (
@@ -130,8 +130,8 @@ def build(
         provide_compiler()
     if is_opencl(target):
         load_runtime()
-    watch = ScratchWatch(int(target.attrs.get("num-cores", 1))) if sized else None
-    seen = () if watch is None else (watch.instrument,)
+    scratch: list[int] = []
+    seen = scratch_watch(int(target.attrs.get("num-cores", 1)), scratch) if sized else ()
     made = compiled(module, target, exact=exact, instruments=seen)
     if is_opencl(target) and tvm.device(OPENCL, 0).exist:
         compile_kernels(made, arguments_of(module))
@@ -143,7 +143,7 @@ def build(
         # without the linker of another processor the objects show that it compiles
         made.export_library(f"{path}.tar")
         Path(f"{path}.tar").replace(path)
-    return None if watch is None else (code_bytes(Path(path)), watch.scratch_bytes)
+    return (code_bytes(Path(path)), scratch[-1] if scratch else 0) if sized else None
 
 
 def load_target(target_json: str) -> Any:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -237,12 +237,12 @@ def _counted(
         except OSError as error:
             context.log(f"{task.name}: no energy: {error}")
             counts = {}
-    unknown = sum(count.joules is None for count in counts.values())
+    unknown = sum(count["joules"] is None for count in counts.values())
     if unknown:
         why = "took no more power than the device at rest (did other work run?)"
         context.log(f"{task.name}: no energy of {unknown} of {len(counts)} programs: they {why}")
     return [
-        replace(one, **asdict(counts[number])) if number in counts else one
+        replace(one, **counts[number]) if number in counts else one
         for number, one in enumerate(programs)
     ]
 

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pruner.tune.measure.energy import PowercapMeter, ProgramEnergy, count_energy, energy_meter
+from pruner.tune.measure.energy import PowercapMeter, count_energy, energy_meter
 
 NVML = """
 static unsigned long long used = 5000;
@@ -118,8 +118,8 @@ def test_joules_of_a_run_are_those_above_idling_in_turns():
     assert order == [4, 9, 2, 7, 4, 9, 7]  # the program that failed has no second turn
     assert found == {
         # (15 - 5) W x 2 s / 100 runs, and (25 - 5) x 2 / 400; one degree a window from 31 on
-        4: ProgramEnergy(joules=0.2, watts=15.0, temperature_c=36.0),
-        9: ProgramEnergy(joules=0.1, watts=25.0, temperature_c=37.0),
+        4: {"joules": 0.2, "watts": 15.0, "temperature_c": 36.0},
+        9: {"joules": 0.1, "watts": 25.0, "temperature_c": 37.0},
         # less power than at rest: its energy is not below 0, it is unknown
-        7: ProgramEnergy(joules=None, watts=3.0, temperature_c=38.0),
+        7: {"joules": None, "watts": 3.0, "temperature_c": 38.0},
     }

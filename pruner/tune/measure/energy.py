@@ -135,7 +135,7 @@ def count_energy(
     *,
     rest: Callable[[], None],
     turns: int = 3,
-) -> dict[int, dict[str, float | None]]:
+) -> dict[int, dict[str, Any]]:
     """Count the joules of programs in turns, because a warm device uses more.
 
     `runs`: each call keeps the device busy with one program for a window of at least
@@ -159,7 +159,7 @@ def count_energy(
     return {number: _of_windows(windows) for number, windows in found.items()}
 
 
-def _of_windows(windows: Sequence[tuple[float, float, float | None]]) -> dict[str, float | None]:
+def _of_windows(windows: Sequence[tuple[float, float, float | None]]) -> dict[str, Any]:
     joules, watts, degrees = zip(*windows, strict=True)
     known, median_j = [value for value in degrees if value is not None], float(np.median(joules))
     return {

@@ -45,7 +45,6 @@ class OpenCLDevice:
     name: str
     version: str
     on_cpu: bool
-    clock_hz: float
     max_threads_per_block: int
     shared_bytes_per_block: int
     has_half: bool
@@ -213,7 +212,7 @@ def devices() -> list[OpenCLDevice]:
 
 
 def _device(number: int, fields: list[str]) -> OpenCLDevice:
-    driver, vendor, name, version, kind, _, mhz, threads, shared, halves = fields
+    driver, vendor, name, version, kind, _, _, threads, shared, halves = fields
     return OpenCLDevice(
         number=number,
         driver=driver,
@@ -221,7 +220,6 @@ def _device(number: int, fields: list[str]) -> OpenCLDevice:
         name=name,
         version=version,
         on_cpu=bool(int(kind) & _CPU),
-        clock_hz=1e6 * int(mhz),
         max_threads_per_block=int(threads),
         shared_bytes_per_block=int(shared),
         has_half=bool(int(halves)),

@@ -50,7 +50,6 @@ class Program:
     built: bool = False
     build_s: float = 0.0
     error: str | None = None
-    message: str = ""
     passes: list[Pass] = field(default_factory=list)
     tries: int = 0
     last_at: float = 0.0
@@ -181,7 +180,6 @@ class MeasurementLog:
     @staticmethod
     def _result(program: Program, entry: Mapping[str, Any]) -> None:
         if entry["error"] is not None:
-            program.message = entry.get("message", "")
             program.error = entry["error"]
         if "built" in entry:
             program.built, program.build_s = entry["built"], entry["seconds"]

@@ -39,16 +39,6 @@ class AdaptiveRepeats:
         speed = speed[1:-1] if len(speed) > 4 else speed
         return bool(speed.std() < self.cv_limit * speed.mean())
 
-    def num_repeats(self, costs_s: NDArray[np.float64]) -> int:
-        """Count how many of the given repeats, seconds [R], the rule makes."""
-        # recorded repeats are fed to the same loop as live ones, so both apply one rule
-        return len(self.measured(iter(costs_s.tolist()).__next__, len(costs_s)))
-
-    def latency_s(self, costs_s: NDArray[np.float64]) -> float:
-        """Average AdaTune's repeats in seconds, without the extremes of three and more."""
-        made = np.sort(costs_s[: self.num_repeats(costs_s)])
-        return float((made[1:-1] if len(made) > 2 else made).mean())
-
     def measured(self, measure: Callable[[], float], most: int) -> list[float]:
         """Call `measure`, which returns seconds, until the repeats suffice or `most` calls."""
         costs_s: list[float] = []

@@ -24,7 +24,7 @@ from pruner.search.offline.recorded import decision_rows
 from pruner.search.offline.recorded_run import run_session
 from pruner.search.offline.recorded_space import Clock, RecordedMeasurer, RecordedSpace
 from pruner.search.policy import RandomDraws
-from pruner.tune.measure.repeats import AdaptiveRepeats
+from pruner.tune.measure.jobs import AdaptiveRepeats
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

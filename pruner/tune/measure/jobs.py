@@ -4,7 +4,7 @@ import importlib
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ from pruner.tune.measure.numerics import (
     inputs,
     load_reference,
     save_reference,
+    undisturbed,
     worst_error,
 )
-from pruner.tune.measure.repeats import AdaptiveRepeats, undisturbed
 from pruner.tune.opencl.runtime import compile_kernels, load_runtime
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
@@ -45,13 +45,45 @@ _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveRepeats:
+    """A rule that ends the repeats of a measurement.
+
+    ``cv_limit`` (None: off), after each repeat beyond the second, as in AdaTune's release (Li et
+    al., NeurIPS'20, measure_methods.py): stop if the coefficient of variation of the speeds (``1 /
+    seconds``; of five and more the fastest and slowest left out) is below it. ``above_s``, after
+    each repeat: stop if every repeat so far took longer, in seconds. A disturbance makes a repeat
+    longer and hardly ever shorter, so the fastest repeat decides, and a program whose first repeat
+    is within ``above_s`` gets all its repeats.
+    """
+
+    cv_limit: float | None = 0.1
+    above_s: float = float("inf")
+
+    def enough(self, costs_s: Sequence[float] | NDArray[np.float64]) -> bool:
+        """Check whether the repeats so far, seconds [R], suffice."""
+        if len(costs_s) and min(costs_s) > self.above_s:
+            return True
+        if self.cv_limit is None or len(costs_s) < 3:
+            return False
+        speed = np.sort(1.0 / np.asarray(costs_s))
+        speed = speed[1:-1] if len(speed) > 4 else speed
+        return bool(speed.std() < self.cv_limit * speed.mean())
+
+    def measured(self, measure: Callable[[], float], most: int) -> list[float]:
+        """Call `measure`, which returns seconds, until the repeats suffice or `most` calls."""
+        costs_s: list[float] = []
+        while len(costs_s) < most and not self.enough(costs_s):
+            costs_s.append(measure())
+        return costs_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """How long and how often a program runs: MetaSchedule's evaluator settings.
 
     A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``. ``cv_limit``:
-    as many repeats as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs. ``stop_above``:
-    no second repeat where the first takes longer than this multiple of the task's best known
-    latency. ``flush_cache`` empties the CPU caches before each. ``priority``: real-time.
+    as many repeats as `AdaptiveRepeats` needs. ``stop_above``: no second repeat where the first
+    takes longer than this multiple of the task's best known latency. ``priority``: real-time.
     """
 
     number: int = 1

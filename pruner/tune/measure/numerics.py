@@ -1,7 +1,9 @@
-"""Inputs of a measured program, and the error of its results, also for Ansor."""
+"""Inputs, priority and errors of a measured program, also for Ansor."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -257,3 +259,20 @@ class TaskReference:
                 self._log(f"{self._name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
             self._known = (self._path if reason is None else None,)
         return self._known[0]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Run this process's threads before ordinary processes, where permitted."""
+    _schedule(os.SCHED_FIFO, priority=1)
+    try:
+        yield
+    finally:
+        _schedule(os.SCHED_OTHER, priority=0)
+
+
+def _schedule(policy: int, priority: int) -> None:
+    # TVM's thread pool exists already, and Linux sets the policy of single threads only
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(PermissionError, ProcessLookupError):
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))

@@ -20,8 +20,13 @@ import numpy as np
 from pruner.files import JsonLines
 from pruner.processes import Worker, end_with_parent
 from pruner.program.dag.operators.task_options import tensors
-from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
-from pruner.tune.measure.repeats import undisturbed
+from pruner.tune.measure.numerics import (
+    inputs,
+    load_reference,
+    tolerance,
+    undisturbed,
+    worst_error,
+)
 from pruner.tune.phases import Stopwatch
 from pruner.tune.run.journal import Trial, read_trials
 

@@ -6,8 +6,8 @@ import pytest
 from experiments.adatune.run import mean_s, repeats_made
 from pruner.processes import NoReference
 from pruner.tune.measure import numerics
+from pruner.tune.measure.jobs import AdaptiveRepeats
 from pruner.tune.measure.numerics import inputs, load_reference, save_reference, step_of, tolerance
-from pruner.tune.measure.repeats import AdaptiveRepeats
 
 
 @pytest.mark.parametrize(

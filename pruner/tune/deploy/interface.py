@@ -58,18 +58,21 @@ class Interface:
     def of(module: Any, target: Any, threads: int) -> Interface:
         """Describe a lowered network."""
         main = module["main"]
+        on_cpu = target.kind.name == "llvm"
+        has_processor = on_cpu and target.attrs.get("mcpu") is not None
+        features = load_tvm().tvm.target.codegen.llvm_get_cpu_features
         return Interface(
             inputs=[
                 Input(name=one.name, shape=tuple(map(int, one.ty.shape)), dtype=str(one.ty.dtype))
                 for one in main.params
             ],
             outputs=json.loads(str(main.attrs.get(OUTPUTS, "null"))),
-            device="cpu" if target.kind.name == "llvm" else str(target.kind.name),
+            device="cpu" if on_cpu else str(target.kind.name),
             threads=threads,
             arguments=json.loads(str(main.attrs.get(INPUTS, "null"))),
             precision=str(main.attrs.get(PRECISION, "float32")),
             rounds=bool(main.attrs.get(ROUNDS, False)),
-            vectors=_vectors(target),
+            vectors=vectors_of(features(target)) if has_processor else [],
             copied=_copied(module),
         )
 
@@ -78,12 +81,6 @@ class Interface:
         """Make an interface of its JSON."""
         inputs = [Input(**{**one, "shape": tuple(one["shape"])}) for one in found["inputs"]]
         return Interface(**{**found, "inputs": inputs})
-
-
-def _vectors(target: Any) -> list[str]:
-    if target.kind.name != "llvm" or target.attrs.get("mcpu") is None:
-        return []
-    return vectors_of(load_tvm().tvm.target.codegen.llvm_get_cpu_features(target))
 
 
 def _copied(module: Any) -> list[int]:

@@ -153,15 +153,12 @@ class TuneOptions:
             }
             self.policy.check(self.measure, asked)
         if isinstance(self.policy, MetaSchedule):
-            for option, is_asked in (
-                (f"measure.lag={lag}", lag),
-                ("spaces=replay", self.replay_only),
-            ):
-                if is_asked:
-                    raise PrunerError(
-                        f"{option}: {type(self.policy).__name__} has its own proposals "
-                        "and its own spaces; leave the option out"
-                    )
+            given = {f"measure.lag={lag}": lag, "spaces=replay": self.replay_only}
+            for option in (name for name, value in given.items() if value):
+                raise PrunerError(
+                    f"{option}: {type(self.policy).__name__} has its own proposals "
+                    "and its own spaces; leave the option out"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 POWERCAP, THERMAL = Path("/sys/class/powercap"), Path("/sys/class/thermal")
 _PACKAGES = ("x86_pkg_temp", "k10temp")  # kinds of thermal zones of processors
-_NVML = "libnvidia-ml.so.1"  # comes with the driver
+NVML = "libnvidia-ml.so.1"  # comes with the driver
 _MILLI, _MICRO = 1e-3, 1e-6
 LEAST_WINDOW_S = 2.0  # some twenty updates of a counter
 
@@ -77,21 +77,15 @@ class PowercapMeter:
 EnergyMeter = NvmlMeter | PowercapMeter
 
 
-def energy_meter(
-    device: str,
-    *,
-    powercap: Path = POWERCAP,
-    nvml: str = _NVML,
-    environment: Mapping[str, str] | None = None,
-) -> EnergyMeter | None:
+def energy_meter(device: str) -> EnergyMeter | None:
     """Open the meter of ``cpu`` or ``cuda``; None without driver or powercap."""
     if device not in ("cpu", "cuda"):
         return None
     with suppress(OSError, ValueError):
         if device == "cuda":
-            return _nvml(nvml, os.environ if environment is None else environment)
+            return _nvml()
         # one colon: packages; deeper zones (cores, DRAM) are parts of them and would count twice
-        zones = [z for z in sorted(powercap.glob("intel-rapl:*")) if z.name.count(":") == 1]
+        zones = [z for z in sorted(POWERCAP.glob("intel-rapl:*")) if z.name.count(":") == 1]
         if zones:
             meter = PowercapMeter(zones)
             # a counter that only root may read raises here, not in the middle of a comparison
@@ -100,10 +94,10 @@ def energy_meter(
     return None
 
 
-def _nvml(name: str, environment: Mapping[str, str]) -> NvmlMeter:
+def _nvml() -> NvmlMeter:
     """Open NVML's counter of the first visible GPU."""
-    library, device = ctypes.CDLL(name), ctypes.c_void_p()
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
+    library, device = ctypes.CDLL(NVML), ctypes.c_void_p()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
     # an index or a UUID, as CUDA_VISIBLE_DEVICES has it; NVML itself ignores that variable
     code = library.nvmlInit_v2()
     if code == 0 and visible.isdigit():

@@ -73,9 +73,8 @@ def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str
     """
     given = os.environ if environment is None else environment
     wanted = {"POCL_MAX_PTHREAD_COUNT": "1"}
-    spec = importlib.util.find_spec("pyopencl")  # an import would open the loader too early
-    if spec is not None and spec.origin is not None:
-        package = Path(spec.origin).parent
+    package = _pyopencl()
+    if package is not None:
         wanted["PYOPENCL_HOME"] = str(package)
         # a system loader finds vendor drivers that the wheel's loader does not
         bundled = sorted((package / ".libs").glob("libOpenCL*.so*"))
@@ -85,6 +84,12 @@ def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str
         if pocl and _VENDORS not in given:
             wanted[_VENDORS] = str(_vendors(pocl[0]))
     return {name: value for name, value in wanted.items() if name not in given}
+
+
+def _pyopencl() -> Path | None:
+    """Find the folder of the package; an import would open the loader too early."""
+    found = importlib.util.find_spec("pyopencl")
+    return None if found is None or found.origin is None else Path(found.origin).parent
 
 
 def _opens(library: str) -> bool:

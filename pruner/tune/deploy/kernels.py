@@ -118,8 +118,6 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
         plan = launch_plan(executable, arguments(module), str(target))
         files[library.with_suffix(".json")] = json.dumps(plan, indent=1)
         files[library.parent / OPENCL_LOADER] = RUNNER
-    sources = []
     for path, text in files.items():
         write_text(path, text)
-        sources.append(path)
-    return Kernel(task=name, library=library, sources=sources)
+    return Kernel(task=name, library=library, sources=list(files))

@@ -4,7 +4,7 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -126,7 +126,7 @@ class Collector:
         finally:
             # after an interruption, too: the finished pools are complete
             self._write_about(time.monotonic() - start)
-        return replace(self._found(), seconds=time.monotonic() - start, interrupted=interrupted)
+        return self._found(time.monotonic() - start, interrupted=interrupted)
 
     def _fill(self, pools: list[MeasuredSet]) -> None:
         waiting: list[MeasuredSet] = []
@@ -244,16 +244,15 @@ class Collector:
                 total += self._each_s(name, "open")
         return total
 
-    def _found(self) -> Collected:
+    def _found(self, seconds: float, *, interrupted: bool) -> Collected:
         pools = self.pools
-        records = sum(len(pool.valid()) for pool in pools)
         unfinished = [pool for pool in pools if not pool.is_finished]
         return Collected(
-            records=records,
+            records=sum(len(pool.valid()) for pool in pools),
             failed=sum(
                 p.failed and p.has_record for q in pools for p in q.measurement_log.programs
             ),
-            seconds=0.0,
+            seconds=seconds,
             pools=len(pools) - len(unfinished),
             of=len(pools),
             short=tuple(
@@ -261,6 +260,7 @@ class Collector:
             ),
             left_s=self.left_s,
             built=sum(pool.built for pool in pools),
+            interrupted=interrupted,
             unchecked=sum(pool.unchecked for pool in pools),
             unsuccessful=tuple(
                 pool.name

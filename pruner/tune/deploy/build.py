@@ -49,7 +49,7 @@ from pruner.tune.networks.rewrites.operators import functions_of
 from pruner.tune.networks.signature import last_scales
 from pruner.tune.networks.source import NetworkSource, example_of, inputs_of
 from pruner.tune.networks.variants.choosing import write_variants as write_variants  # also
-from pruner.tune.phases import Stopwatch
+from pruner.tune.phases import counted
 from pruner.tune.run.database import RECORDS, WORKLOADS
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import flops
@@ -115,7 +115,7 @@ def build_here(
     file) has for them, into the folder of the library. Raises `PrunerError`: see
     :func:`build_network`.
     """
-    watch, request = Stopwatch(), NetworkRequest.read(folder / REQUEST)
+    request = NetworkRequest.read(folder / REQUEST)
     library.parent.mkdir(parents=True, exist_ok=True)
     made_from = _made_from(folder, request, sources, threads)
     built = _earlier(folder, library, made_from)
@@ -129,10 +129,11 @@ def build_here(
             write_json(library.with_name(BUILT_FILE), content, indent=1)
     if not reference:
         return built
-    with watch.time("reference"):
+    seconds = dict(built.seconds)
+    with counted(seconds, "reference"):
         notes = _reference(request.source, library.parent, threads, built.interface)
     notes = [*notes, *built.notes]
-    return replace(built, notes=notes, seconds={**built.seconds, **watch.seconds})
+    return replace(built, notes=notes, seconds=seconds)
 
 
 def _new(
@@ -143,22 +144,22 @@ def _new(
     threads: int,
 ) -> Built:
     """Apply the records and compile."""
-    watch = Stopwatch()
+    seconds: dict[str, float] = {}
     with temporaries_in(library.parent / TEMPORARY):
-        with watch.time("import"):
+        with counted(seconds, "import"):
             module, target = read_lowered(folder), request.tvm_target()
             wanted = {row["name"]: row["key"] for row in read_json(folder / TASKS, list)}
             # records apply by structural hash: a changed function would silently stay without its
             # schedule
             check_tasks(keys_of(module), wanted)
-        with watch.time("apply"):
+        with counted(seconds, "apply"):
             by_rules = target.kind.name != "llvm"
             module, applied = apply_records(module, target, sources, by_rules=by_rules)
         with closing(FunctionBuilds(target, library.parent / TEMPORARY)) as builds:
-            with watch.time("build"):
+            with counted(seconds, "build"):
                 interface = Interface.of(module, target, threads)
                 executable = compiled(with_interface(module, interface), target, builds)
-            with watch.time("export"):
+            with counted(seconds, "export"):
                 unfinished = library.with_name(f".{library.name}")  # the suffix is the format
                 link(executable, target, unfinished, objects=builds.objects)
                 unfinished.replace(library)
@@ -166,7 +167,7 @@ def _new(
         library=library,
         applied=applied,
         size_bytes=library.stat().st_size,
-        seconds=watch.seconds,
+        seconds=seconds,
         interface=interface,
     )
 

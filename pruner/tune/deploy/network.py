@@ -44,7 +44,7 @@ from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.request import LOWERED, REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.phases import Stopwatch
+from pruner.tune.phases import counted
 from pruner.tune.pools.conditions import about_machine
 from pruner.tune.run.database import Database, same_target
 from pruner.tune.run.finalists import chosen_trials, copy_chosen
@@ -151,7 +151,7 @@ def deploy_network(
     """
     tasks, request = _opened(folder, platform)
     database = database or folder
-    watch = Stopwatch()
+    seconds: dict[str, float] = {}
     measured = recorded_keys(database, request.tvm_target()) & {task.key for task in tasks}
     if not measured and not draft:
         raise PrunerError(
@@ -166,7 +166,7 @@ def deploy_network(
     if draft:
         rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
         sources[DRAFTED] = folder / draft_network.FOLDER
-        with watch.time("draft"):
+        with counted(seconds, "draft"):
             draft_network.draft_tasks(
                 rest, platform, analyzer, sources[DRAFTED], seed=seed, log=log
             )
@@ -175,11 +175,9 @@ def deploy_network(
     built = build_network(folder, sources, library, log_file, threads=platform.cores, worker=worker)
     if built.library != library:  # of an earlier command: aside until it is checked again
         built = replace(built, library=built.library.replace(library))
-    deployed = _summary(folder, request, tasks, measured, built, platform, watch)
+    deployed = _summary(folder, request, tasks, measured, built, platform, seconds)
     try:
-        deployed = _checked(
-            folder, request, deployed, built.interface, settings, platform, watch, log
-        )
+        deployed = _checked(folder, request, deployed, built.interface, settings, platform, log)
     except PrunerError:
         remove_built(folder)
         (folder / WORK / BUILT_FILE).unlink(missing_ok=True)  # the next command builds it again
@@ -233,7 +231,7 @@ def _summary(
     measured: set[str],
     built: Built,
     platform: Platform,
-    watch: Stopwatch,
+    seconds: Mapping[str, float],
 ) -> Deployed:
     """Count the schedules of a built network, unless records were lost."""
     applied = sum(built.applied.by_source.get(name, 0) for name in (CHOSEN, MEASURED))
@@ -252,7 +250,7 @@ def _summary(
         by_rules=built.applied.by_rules,
         untouched=built.applied.untouched,
         size_bytes=built.size_bytes,
-        seconds={**watch.seconds, **built.seconds},
+        seconds={**seconds, **built.seconds},
         notes=built.notes,
     )
 
@@ -264,7 +262,6 @@ def _checked(
     interface: Interface,
     settings: BenchmarkSettings,
     platform: Platform,
-    watch: Stopwatch,
     log: Log,
 ) -> Deployed:
     """Run the library in a new process; refuse outputs unlike torch's."""
@@ -273,7 +270,8 @@ def _checked(
         log("running it with TVM's runtime")
         libraries = {OURS: Library(label="ours", path=deployed.library)}
         given: Any = {"inputs": work / INPUTS, "resources": deployed.resources}
-        with watch.time("run"):
+        seconds = dict(deployed.seconds)
+        with counted(seconds, "run"):
             baselines = network_baselines(request.source, [], libraries, **given)
             (ours,) = run_interleaved(baselines, work, settings)
             if ours.error is not None:
@@ -284,7 +282,7 @@ def _checked(
             if (work / EXPECTED).is_file():
                 found["relative_error"], found["worst_output"] = _worst(work, interface)
         found |= {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}
-        deployed = replace(deployed, **found, seconds={**deployed.seconds, **watch.seconds})
+        deployed = replace(deployed, **found, seconds=seconds)
     else:
         deployed = replace(deployed, notes=[*deployed.notes, f"compiled but not run: {reason}"])
     most = TOLERANCE[form.precision if form.halves else interface.precision]

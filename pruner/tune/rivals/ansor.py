@@ -47,25 +47,6 @@ class Ansor:
         if min(self.population, self.generations) < 1:
             raise PrunerError("policy=ansor_tvm: population and generations must be at least 1")
 
-    def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
-        """Refuse options that Ansor's process cannot follow.
-
-        `asked` are options of the run by name; false, None or empty: not given.
-        """
-        memory_gib, usual = measure.memory_gib, MeasureSettings().memory_gib
-        refused = {
-            **asked,
-            "measure.cv_limit": measure.timing.cv_limit,
-            "measure.stop_above": measure.timing.stop_above,
-            "measure.finalists": measure.finalists,
-            "measure.memory_gib": None if memory_gib == usual else memory_gib,
-        }
-        for option, value in refused.items():
-            if value:
-                raise PrunerError(
-                    f"{option}={value}: policy=ansor_tvm cannot do that; leave it out"
-                )
-
     def run(
         self,
         workloads: Sequence[Workload],

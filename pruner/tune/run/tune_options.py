@@ -137,9 +137,10 @@ class TuneOptions:
 
     def _check_baseline_tuner(self) -> None:
         """Refuse options that another tuner's search would not follow."""
-        exclusive, lag = self.measure.exclusive, self.measure.lag
+        measure, usual = self.measure, MeasureSettings()
+        exclusive, lag, memory_gib = measure.exclusive, measure.lag, measure.memory_gib
         if isinstance(self.policy, Ansor):
-            asked = {
+            refused = {  # false, None or empty: not given
                 "compile_only": self.compile_only,
                 "budget.seconds": self.budget.seconds,
                 "budget.patience": self.budget.patience,
@@ -150,8 +151,15 @@ class TuneOptions:
                 "spaces": "replay" if self.replay_only else None,
                 "measure.exclusive": None if exclusive is None else str(exclusive).lower(),
                 "measure.lag": None if lag is None else str(lag),
+                "measure.cv_limit": measure.timing.cv_limit,
+                "measure.stop_above": measure.timing.stop_above,
+                "measure.finalists": measure.finalists,
+                "measure.memory_gib": None if memory_gib == usual.memory_gib else memory_gib,
             }
-            self.policy.check(self.measure, asked)
+            for option in (name for name, value in refused.items() if value):
+                raise PrunerError(
+                    f"{option}={refused[option]}: policy=ansor_tvm cannot do that; leave it out"
+                )
         if isinstance(self.policy, MetaSchedule):
             given = {f"measure.lag={lag}": lag, "spaces=replay": self.replay_only}
             for option in (name for name, value in given.items() if value):

@@ -285,7 +285,7 @@ class _Race:
 
 
 class _BaselineWorker:
-    """The worker of a baseline, which loads at once and logs output; errors are `PrunerError`."""
+    """The worker of a baseline, which loads at once and logs output."""
 
     def __init__(self, baseline: Baseline, log_file: Path) -> None:
         if baseline.missing is not None:

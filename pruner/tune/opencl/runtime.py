@@ -323,7 +323,7 @@ if __name__ == "__main__":
 
 
 def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any]:
-    """Describe as JSON how the kernels of a program are launched; no device is needed.
+    """Describe as JSON how a program's kernels are launched; no device is needed.
 
     ``arguments`` are those of ``main``, the output last, with shape, dtype and bytes;
     ``workspaces`` the bytes of further buffers. Buffers are numbered in this order. A launch has

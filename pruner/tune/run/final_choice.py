@@ -110,7 +110,7 @@ class FinalChoice:
 
 
 def run_meter(options: TuneOptions) -> EnergyMeter | None:
-    """Open the energy meter of a run; None: a model gives joules, or none are wanted.
+    """Open the energy meter of a run; None: a model, or no energy.
 
     Raises `PrunerError` if neither a meter nor a model can give joules.
     """

@@ -187,7 +187,7 @@ class RunContext:
 
 
 def this_cpu(*, trials: int = 64, seed: int = 0, **changes: Any) -> TuneOptions:
-    """Make the options for all cores of this CPU: draft, then verify by untrained PaCM.
+    """Make options for all cores of this CPU: draft, then verify by untrained PaCM.
 
     `trials` are measured programs of all tasks, failures included; `seed` is of the search and of
     the model's weights; `changes` are further fields of `TuneOptions`. Raises `PrunerError`: no

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pruner.errors import PrunerError
 from pruner.files import as_written, hold, read_json, write_json
 from pruner.progress import Log, silent
+from pruner.search.loop import RunStopped
 from pruner.tune.measure.measurer import (
     BUILDS,
     KERNELS,
@@ -22,7 +23,6 @@ from pruner.tune.measure.measurer import (
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions, about_machine
 from pruner.tune.pools.measured_set import (
-    CollectionStopped,
     MeasuredSet,
     PoolPlatform,
     Unavailable,
@@ -121,7 +121,7 @@ class Collector:
                     work(pools)
                 if all(pool.is_finished for pool in pools):
                     shutil.rmtree(out / KERNELS, ignore_errors=True)
-        except CollectionStopped:
+        except RunStopped:
             interrupted = True
         finally:
             # after an interruption, too: the finished pools are complete
@@ -200,7 +200,7 @@ class Collector:
             self._log(f"waiting {left:.0f} s, so that timings are minutes apart")
         while time.time() < until:
             if self._stopped():
-                raise CollectionStopped
+                raise RunStopped
             time.sleep(min(0.5, max(0.0, until - time.time())))
 
     def _passed(self, pool: MeasuredSet, since: float, kind: _Kind) -> float:

@@ -14,6 +14,7 @@ from pruner.errors import DataError, PrunerError
 from pruner.processes import Reply
 from pruner.program.device import Device
 from pruner.progress import Log, silent
+from pruner.search.loop import RunStopped
 from pruner.tune.measure.measurer import DeviceMeasurer, Outcome, Platform, never, wait_for
 from pruner.tune.measure.numerics import TaskReference
 from pruner.tune.phases import Phases
@@ -39,10 +40,6 @@ from pruner.tune.workloads import Workload, arguments
 REFERENCE = "reference.npz"  # expected results, beside the libraries
 _PATIENCE = 32  # failures beside the programs wanted before a task is given up
 _PARENTS = 4  # of evolved programs: this part of what ran, the fastest
-
-
-class CollectionStopped(Exception):
-    """Raised if the collection is to end early."""
 
 
 class Unavailable(PrunerError):
@@ -207,7 +204,7 @@ class MeasuredSet:
     def first(self, limit: int | None = None) -> Iterator[Program]:
         """Draw, build and time programs until enough ran, or `limit` more; yield each.
 
-        Raises `CollectionStopped`, `Unavailable` without worker or device, `PrunerError` without
+        Raises `RunStopped`, `Unavailable` without worker or device, `PrunerError` without
         programs.
         """
         left = self.missing if limit is None else min(limit, self.missing)
@@ -224,7 +221,7 @@ class MeasuredSet:
     def build(self) -> Iterator[int]:
         """Draw and build random programs to be timed later; yield counts of chunks.
 
-        Raises `CollectionStopped`, `Unavailable` without a worker, `PrunerError` without programs.
+        Raises `RunStopped`, `Unavailable` without a worker, `PrunerError` without programs.
         """
         lacking = self._missing(RANDOM) - len(self._pending(RANDOM))
         if lacking > 0:
@@ -233,7 +230,7 @@ class MeasuredSet:
         size = 4 * self.settings.chunk  # the slowest program of a chunk holds up the next chunk
         for start in range(0, len(pending), size):
             if self._stopped():
-                raise CollectionStopped
+                raise RunStopped
             chunk = pending[start : start + size]
             self._build(chunk)
             yield len(chunk)
@@ -308,7 +305,7 @@ class MeasuredSet:
         self.measurement_log.note(self._conditions.read())
         for program in programs:
             if self._stopped():
-                raise CollectionStopped
+                raise RunStopped
             if program.built:
                 outcome = self._measurer.time_library(
                     self._library(program), self._arguments, compared
@@ -318,7 +315,7 @@ class MeasuredSet:
 
     def _note(self, program: Program, outcome: Outcome) -> None:
         if outcome.error is not None and self._stopped():
-            raise CollectionStopped  # a signal to the process group may have ended the program, too
+            raise RunStopped  # a signal to the process group may have ended the program, too
         if not outcome.concerns_program:
             raise Unavailable(f"{self.name}: {outcome.message}; the same command continues")
         self.measurement_log.timed(program.number, outcome)
@@ -333,7 +330,7 @@ class MeasuredSet:
             wait_for(job, self._stopped)
             if not job.done():
                 job.cancel()
-                raise CollectionStopped
+                raise RunStopped
             reply = job.result()
             if reply.error == "no_worker":
                 raise Unavailable(f"{self.name}: {reply.message}; the same command continues")

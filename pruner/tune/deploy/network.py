@@ -1,6 +1,5 @@
 """Deploy the tuned network of a run folder: draft, build, check, time."""
 
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -46,9 +45,8 @@ from pruner.tune.networks.request import LOWERED, REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.phases import counted
 from pruner.tune.pools.conditions import about_machine
-from pruner.tune.run.database import Database, same_target
-from pruner.tune.run.finalists import chosen_trials, copy_chosen
-from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.database import same_target
+from pruner.tune.run.finalists import copy_chosen
 
 CHOSEN, MEASURED, DRAFTED = "chosen", "measured", "drafted"
 
@@ -150,9 +148,10 @@ def deploy_network(
     a network that changed since, or outputs that are wrong.
     """
     tasks, request = _opened(folder, platform)
-    database = database or folder
+    database, target = database or folder, request.tvm_target()
+    modules, chosen = {task.name: task.module for task in tasks}, folder / WORK / CHOSEN
     seconds: dict[str, float] = {}
-    measured = recorded_keys(database, request.tvm_target()) & {task.key for task in tasks}
+    measured = recorded_keys(database, target) & {task.key for task in tasks}
     if not measured and not draft:
         raise PrunerError(
             f"{folder}: no task of this network has a measured program; tune it longer, or deploy "
@@ -161,8 +160,8 @@ def deploy_network(
     log(f"{len(measured)} of {len(tasks)} tasks have measured programs")
     # the order of sources is their precedence: measured before drafted
     sources = {MEASURED: database.resolve()} if measured else {}
-    if measured and _copied(run or folder, database, tasks, request, folder / WORK / CHOSEN):
-        sources = {CHOSEN: folder / WORK / CHOSEN, **sources}
+    if measured and copy_chosen(run or folder, database, modules, target, chosen):
+        sources = {CHOSEN: chosen, **sources}
     if draft:
         rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
         sources[DRAFTED] = folder / draft_network.FOLDER
@@ -210,18 +209,6 @@ def _opened(folder: Path, platform: Platform) -> tuple[list[NetworkTask], Networ
             "target= out"
         )
     return tasks, request
-
-
-def _copied(
-    run: Path, database: Path, tasks: Sequence[NetworkTask], request: NetworkRequest, place: Path
-) -> bool:
-    """Copy the records of a run's finalists to `place`; False if it has none."""
-    shutil.rmtree(place, ignore_errors=True)  # of an earlier deployment
-    chosen = chosen_trials(run, read_trials(run / JOURNAL_FILE))
-    if not chosen:
-        return False
-    modules, target = {task.name: task.module for task in tasks}, request.tvm_target()
-    return bool(copy_chosen(chosen, Database.read(database), modules, target, place))
 
 
 def _summary(

@@ -7,6 +7,7 @@ journal and TVM's database stay as the search wrote them.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -309,16 +310,17 @@ def best_module(
 
 
 def copy_chosen(
-    chosen: Mapping[str, KernelTrial],
-    database: Database,
-    modules: Mapping[str, Any],
-    target: Any,
-    folder: Path,
-) -> list[str]:
-    """Write the records of chosen trials to TVM's database in `folder`.
+    run: Path, source: Path, modules: Mapping[str, Any], target: Any, folder: Path
+) -> bool:
+    """Copy the records of a run's chosen trials to `folder`; return whether there are any.
 
-    Returns the tasks, of those in `modules`, whose trial `best_module` would take.
+    They are the trials that `best_module` would take, with the database in `source`.
     """
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier deployment
+    chosen = chosen_trials(run, read_trials(run / JOURNAL_FILE))
+    if not chosen:
+        return False
+    database = Database.read(source)
     names = [
         name
         for name, one in chosen.items()
@@ -329,7 +331,7 @@ def copy_chosen(
         copy = Database(folder)
         for name in names:
             copy.commit_json(modules[name], json.loads(chosen[name].trial.record or ""))
-    return names
+    return bool(names)
 
 
 def _decides(chosen: KernelTrial, database: Database, module: Any, target: Any) -> bool:

@@ -15,14 +15,12 @@ from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, JsonLines, as_written, load_metrics
 from pruner.search.history import Candidate
 from pruner.search.loop import Round, RunStopped, TuningLoop, TuningTask
-from pruner.search.task_order import Order
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import IDLE, PHASES
-from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import record_json
 from pruner.tune.run.journal import JOURNAL_FILE, SNAPSHOT_FILE, Trial, read_trials
 from pruner.tune.run.setup import LiveTask, Prepared
-from pruner.tune.run.tune_options import RunContext
+from pruner.tune.run.tune_options import RunContext, TuneOptions
 
 OLD_FILE = "state.pkl"  # of versions that wrote pickles, which are not read any more
 _TREE, _ARRAY = "json", "array"
@@ -37,23 +35,16 @@ class TuningRun(TuningLoop):
     tasks: list[LiveTask]  # type: ignore[assignment]
 
     def __init__(
-        self,
-        prepared: Prepared,
-        context: RunContext,
-        *,
-        budget: TuneBudget,
-        order: Order = "gradient",
-        report: OnBatch,
+        self, prepared: Prepared, options: TuneOptions, context: RunContext, report: OnBatch
     ) -> None:
-        # a batch in flight is restored from its decisions, which other tuners' searches cannot do
-        lag = context.measurer.lag if prepared.savable else 0
         super().__init__(
             prepared.tasks,
             context.measurer,
-            budget=budget,
-            order=order,
+            budget=options.budget,
+            order=options.order,
             log=context.log,
-            lag=lag,
+            # a batch in flight is restored from its decisions: not of other tuners' searches
+            lag=context.measurer.lag if prepared.savable else 0,
         )
         folder = context.folder
         self._prepared, self._context, self._phases = prepared, context, context.phases

@@ -122,7 +122,7 @@ def _tuned(
             found = prepared.tasks
         else:
             budget, limit_s = options.budget, options.budget.seconds
-            run = TuningRun(prepared, context, budget=budget, order=options.order, report=report)
+            run = TuningRun(prepared, options, context, report)
             if options.measure.finalists and limit_s is not None:
                 run.end_at(search_s(limit_s, len(tasks), budget.trials, phases.elapsed_s))
             if options.objective.has_front:  # a continuation that was refused keeps it

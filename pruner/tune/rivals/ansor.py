@@ -15,16 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pruner.commands import Commands
 from pruner.errors import PrunerError
 from pruner.files import complete_lines, cut_incomplete_line
 from pruner.paths import datasets_folder, sources_folder
-from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, MeasureSettings, Platform
+from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trial, read_trials
 from pruner.tune.workloads import Workload, arguments
+
+if TYPE_CHECKING:
+    from pruner.tune.run.tune_options import TuneOptions
 
 REQUIREMENTS = datasets_folder() / "ansor-requirements.txt"
 _LOG = "ansor.json"
@@ -50,11 +53,7 @@ class Ansor:
     def run(
         self,
         workloads: Sequence[Workload],
-        platform: Platform,
-        measure: MeasureSettings,
-        *,
-        budget: tuple[int, int],
-        seed: int,
+        options: TuneOptions,
         folder: Path,
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
@@ -66,7 +65,7 @@ class Ansor:
         """
         if len(workloads) != 1:
             raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")
-        (workload,) = workloads
+        (workload,), platform, measure = workloads, options.platform, options.measure
         if workload.spec is None or platform.device != "cpu" or platform.address is not None:
             raise PrunerError("policy=ansor_tvm tunes named operators on this machine's CPU only")
         python = interpreter(sources_folder() / self.environment)
@@ -97,9 +96,9 @@ class Ansor:
             "reference": str(path.resolve()) if path.is_file() else "",
             # the child's clock includes earlier starts, so elapsed_s of a resumed run continues
             "started": start - earlier,
-            "seed": seed,
-            "trials": budget[0],
-            "batch": budget[1],
+            "seed": options.seed,
+            "trials": options.budget.trials,
+            "batch": options.budget.batch,
             "builders": measure.builders or platform.cores,
             "build_timeout_s": measure.build_timeout_s,
             "run_timeout_s": measure.run_timeout_s,

@@ -320,16 +320,7 @@ def _by_ansor(
             report({"task": trial.task, "trials": trial.trial, **row})
             failed = 0
 
-    seconds = policy.run(
-        workloads,
-        options.platform,
-        options.measure,
-        budget=(budget.trials, budget.batch),
-        seed=options.seed,
-        folder=folder,
-        report=each,
-        interrupted=interrupted,
-    )
+    seconds = policy.run(workloads, options, folder, report=each, interrupted=interrupted)
     rows = read_trials(folder / JOURNAL_FILE)
     check, platform = options.measure.check, options.platform
     outcomes = [TaskOutcome.of(w, rows, check=check, platform=platform) for w in workloads]

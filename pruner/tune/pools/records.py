@@ -106,15 +106,14 @@ def header_of(workload: Workload, platform: Platform, device: Device) -> list[An
 
 def write_records(
     path: Path, measurement_log: MeasurementLog, widths: Sequence[int], header: Sequence[Any]
-) -> int:
-    """Write the record file of a pool; return the number of records."""
+) -> None:
+    """Write the record file of a pool."""
     measured = [p for p in measurement_log.programs if p.has_record]
     lines = [json.dumps(record(p, measurement_log.spaces, widths, header)) for p in measured]
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_atomic(path) as partial:  # no time stamp: the same records give the same bytes
         text = "".join(line + "\n" for line in lines)
         partial.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
-    return len(measured)
 
 
 def write_database(

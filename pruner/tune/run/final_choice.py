@@ -288,19 +288,16 @@ def remove_front(folder: Path) -> None:
 
 def export_front(
     prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
-) -> list[Path]:
+) -> None:
     """Keep the fronts' programs as ``pareto/TASK-TRIAL.so``."""
-    out, folder = [], context.folder / FRONT_FOLDER
+    folder = context.folder / FRONT_FOLDER
     folder.mkdir(exist_ok=True)
     for task in prepared.tasks:
         for one in [one for one in found[task.name] if one.chosen]:
             path = folder / f"{task.name}-{one.trial.trial}.so"
             reason = _export(task, one.trial, path, context)
-            if reason is None:
-                out.append(path)
-            else:
+            if reason is not None:
                 context.log(f"{path.stem}: it was not kept as a library ({reason})")
-    return out
 
 
 def _values(one: FinalProgram, objective: Objective, counter: str) -> str:

@@ -41,22 +41,21 @@ def found(library: str) -> Iterator[Path]:
         yield from sorted(Path(packages).glob(f"nvidia/*/lib/{library}"))
 
 
-def provide_compiler() -> bool:
-    """Make this process compile CUDA programs without a driver; return success.
+def provide_compiler() -> None:
+    """Make this process compile CUDA programs without a driver.
 
     It must run no programs: an empty library stands in for the driver's, bound lazily. Nothing
     changes where the runtime is loaded, or nvcc or a C compiler is missing.
     """
-    if _is_loaded():
-        return True
     cc = shutil.which("cc")
-    if cc is None or shutil.which("nvcc") is None:
-        return False
+    if _is_loaded() or cc is None or shutil.which("nvcc") is None:
+        return
     with tempfile.TemporaryDirectory() as folder:
         driver = Path(folder) / _DRIVER
         words = [cc, "-shared", f"-Wl,-soname,{_DRIVER}", "-o", str(driver), "-x", "c", os.devnull]
         made = subprocess.run(words, capture_output=True, check=False)
-        return made.returncode == 0 and _open(driver) and _open(runtime()) and _is_loaded()
+        if made.returncode == 0 and _open(driver):
+            _open(runtime())
 
 
 def _is_loaded() -> bool:

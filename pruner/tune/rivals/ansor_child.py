@@ -90,12 +90,9 @@ class AnsorSession:
 
     def run(self, batch: Any, built: Any, timeout: int, *_: Any) -> list[Any]:
         """Run a batch, each program in its fork (Ansor's runner)."""
-        return [
-            self._ran(position, given, result, timeout)
-            for position, (given, result) in enumerate(zip(batch, built, strict=True))
-        ]
+        return [self._ran(position, one, timeout) for position, one in enumerate(built)]
 
-    def _ran(self, position: int, given: Any, built: Any, timeout: int) -> Any:
+    def _ran(self, position: int, built: Any, timeout: int) -> Any:
         found: dict[str, Any] = {"seconds": 0.0}
         path = str(built.filename)
         if built.error_no:

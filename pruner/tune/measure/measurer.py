@@ -419,8 +419,7 @@ class DeviceMeasurer:
     ) -> Outcome:
         """Time and check ``main`` without schedule as any other program, or by `timing`."""
         path = Path(self._new_library())
-        with self._phases.time("build"):
-            reason = self.export(module, path)
+        reason = self.export(module, path)
         if reason is not None:
             return Outcome(error="build_error", message=reason)
         if self.exclusive:
@@ -493,7 +492,8 @@ class DeviceMeasurer:
 
     def export(self, module: Any, path: Path) -> str | None:
         """Build a scheduled module into a permanent library; return any error."""
-        done = self.begin_build(module, path).result()
+        with self._phases.time("build"):
+            done = self.begin_build(module, path).result()
         return None if done.error is None else f"{done.error}: {done.message}"
 
     def begin_build(self, module: Any, path: Path) -> Future[Reply]:

@@ -275,8 +275,7 @@ def _all_checked(
 def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> str | None:
     record, target = trial.record or "", context.platform.target
     module = context.database.scheduled(task.workload.module, record, target)
-    with context.phases.time("build"):
-        return context.measurer.export(module, path)
+    return context.measurer.export(module, path)
 
 
 def remove_front(folder: Path) -> None:

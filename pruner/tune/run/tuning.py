@@ -165,10 +165,9 @@ def _export(
         module = best_module(context.database, task.workload.module, target, chosen.get(name))
         path = kernel_path(context.folder, name)
         path.parent.mkdir(exist_ok=True)
-        with context.phases.time("build"):
-            reason = "TVM's database has no record of it"
-            if module is not None:
-                reason = context.measurer.export(module, path) or ""
+        reason = "TVM's database has no record of it"
+        if module is not None:
+            reason = context.measurer.export(module, path) or ""
         if reason:
             context.log(f"{name}: its best program was not kept as a library ({reason})")
         else:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pruner.arrays import Floats
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
@@ -22,7 +23,7 @@ from pruner.search.adatune import AdaTuneSettings
 from pruner.search.offline.recorded import decision_rows
 from pruner.search.offline.recorded_run import Clock, RecordedMeasurer, RecordedSpace, run_session
 from pruner.search.policy import RandomDraws
-from pruner.tune.measure.repeats import AdaptiveRepeats
+from pruner.tune.measure.jobs import AdaptiveRepeats
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -39,6 +40,17 @@ class Options:
     out: str = str(HERE)
 
 
+def repeats_made(rule: AdaptiveRepeats, costs_s: Floats) -> Floats:
+    """The recorded repeats, seconds [R], that a rule makes: it sees them as live ones."""
+    return np.array(rule.measured(iter(costs_s.tolist()).__next__, len(costs_s)))
+
+
+def mean_s(made_s: Floats) -> float:
+    """AdaTune's mean of repeats, seconds [R], without the extremes of three and more."""
+    made = np.sort(made_s)
+    return float((made[1:-1] if len(made) > 2 else made).mean())
+
+
 def repeat_rows(root: RecordRoot) -> Iterator[dict[str, object]]:
     """A row a platform and limit: share of repeats made, cost of the timings."""
     for platform in root.platforms:
@@ -48,8 +60,9 @@ def repeat_rows(root: RecordRoot) -> Iterator[dict[str, object]]:
             made, planned, change, best = 0, 0, [], []
             for records in tasks:
                 costs = [np.array(c) for c in records.costs_s]
-                short_s = np.array([rule.latency_s(c) for c in costs])
-                made += sum(rule.num_repeats(c) for c in costs)
+                shorter = [repeats_made(rule, c) for c in costs]
+                short_s = np.array([mean_s(c) for c in shorter])
+                made += sum(len(c) for c in shorter)
                 planned += sum(len(c) for c in costs)
                 change.extend(np.abs(short_s / records.latency_s - 1))
                 best.append(records.latency_s.min() / records.latency_s[short_s.argmin()])

@@ -22,8 +22,7 @@ from pruner.files import METRICS_FILE, held, read_json, write_json
 from pruner.paths import conf_folder
 from pruner.progress import Log
 from pruner.study.grid import finished
-from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from pruner.tune.run.snapshot import SNAPSHOT_FILE
+from pruner.tune.run.journal import JOURNAL_FILE, SNAPSHOT_FILE, read_trials
 
 RESUME, COMPILE_ONLY = "resume=", "compile_only=true"
 ANSOR_LOG, SECONDS_FILE = "ansor.json", "seconds.json"

@@ -44,7 +44,7 @@ from pruner.tune.networks.filtering.candidates import Candidates
 from pruner.tune.networks.filtering.forecaster import NetworkForecaster
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.run.database import Database, block_names, with_blocks
+from pruner.tune.run.database import Database, block_names
 
 HERE = Path(__file__).resolve().parent
 TURNS, CALLS = 10, 20  # of each library
@@ -68,11 +68,23 @@ def hand_over(drafts: Mapping[str, Drafted], tasks: Sequence[NetworkTask], folde
         if found.record is not None:
             names = dict(zip(found.blocks, block_names(task.module), strict=False))
             try:
-                database.commit_json(task.module, with_blocks(found.record, names))
+                database.commit_json(task.module, _with_blocks(found.record, names))
             except Exception:  # TVM's kinds: names that steps of the trace make may differ, too
                 continue
         known[task.name] = replace(found.draft, task=task.name)
     write_json(folder / SUMMARY, [asdict(draft) for draft in known.values()], indent=1)
+
+
+def _with_blocks(record: Any, names: Mapping[str, str]) -> Any:
+    """Rename the blocks of a record's JSON, for an equal program with other names."""
+    ((instructions, decisions), *rest) = record
+    renamed = [
+        [kind, inputs, [names.get(attributes[0], attributes[0]), *attributes[1:]], outputs]
+        if kind == "GetSBlock"
+        else [kind, inputs, attributes, outputs]
+        for kind, inputs, attributes, outputs in instructions
+    ]
+    return [[renamed, decisions], *rest]
 
 
 @dataclass(kw_only=True)

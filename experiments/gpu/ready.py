@@ -6,13 +6,13 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 
+from experiments.gpu.cuda_paths import cuda_environment
 from experiments.gpu.options import CUDA, CampaignOptions
 from experiments.gpu.stages import ADAPTATION
 from experiments.gpu.state import COMPILED, MEASURED, about_device, begun_with
 from pruner.errors import DataError, PrunerError
 from pruner.paths import conf_folder
 from pruner.program.device import Device, GpuDevice, load_device
-from pruner.tune.cuda import cuda_environment
 from pruner.tune.measure.machine import make_platform, missing_device
 
 NVCC = "nvcc"

@@ -33,7 +33,6 @@ from pruner.search.space import Candidate
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform, on_opencl
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Outcome, Platform
-from pruner.tune.measure.numerics import Check, tolerance
 from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
@@ -152,7 +151,7 @@ class Programs:
 
     def fill(self, source: str, workload: Workload, target: Any) -> None:
         """Try the untried programs of all spaces of a task."""
-        check: Check | None = None
+        check: Path | None = None
         for space, design in enumerate(design_spaces(workload.module, target)):
             place = source, workload.name, space
             if all((*place, n) in self._known for n in range(self._programs)):
@@ -175,13 +174,12 @@ class Programs:
                     message=outcome.message[-200:], build_s=round(outcome.build_s, 2),
                 ))  # fmt: skip
 
-    def _reference(self, workload: Workload) -> Check:
-        path = self._work / "reference.npz"
-        given = arguments(workload.module)
-        reason = self._measurer.reference(workload.module, given, path)
+    def _reference(self, workload: Workload) -> Path:
+        path, module = self._work / "reference.npz", workload.module
+        reason = self._measurer.begin_reference(module, arguments(module), path).result()
         if reason is not None:
             raise PrunerError(f"{workload.name}: no reference ({reason})")
-        return Check(expected=str(path), tolerance=tolerance(given))
+        return path
 
     def _note(self, one: Tried) -> None:
         self.tried.append(one)

@@ -16,22 +16,25 @@ from pruner.arrays import Decisions, Floats
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
+from pruner.errors import UnsupportedProgram, unforeseen_refused
+from pruner.features.columns import text_flags
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.quality import score_task, task_symbols
 from pruner.models.proposals.decision_tokens import TokenSequences, TokenSpace, encode
 from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
 from pruner.paths import conf_folder
-from pruner.program.device import load_device
+from pruner.program.device import Device, load_device
 from pruner.program.replay import definitions_of, space_of
-from pruner.program.te.skeleton import group_programs
+from pruner.program.te.skeleton import SkeletonGroup, group_programs
 from pruner.program.tir.apply_trace import apply_groups
 from pruner.program.tir.postprocs import layouts_permute
 from pruner.program.tir.regions import buffer_scopes
+from pruner.program.tir.saved import SpaceFolder
 from pruner.program.tir.shared import waits_are_numbers
 from pruner.program.tir.trace import TraceProgram
 from pruner.program.tir.verify import STATIC_BYTES, TirLimits, stages_cover, verify_gpu_code
 from pruner.tune.spaces.batched.decisions import open_decisions
-from pruner.tune.spaces.batched.token_reading import recorded_tokens
+from pruner.tune.spaces.batched.token_reading import tokens_of
 
 Shape = tuple[tuple[int, ...], ...]  # extents of the tiles of each design space
 
@@ -89,11 +92,11 @@ def read_pools(root: RecordRoot, platform: str, most: int = 512) -> Iterator[Tok
             if not len(found):
                 continue
             groups = group_programs(found.steps)[0]
-            tokens = recorded_tokens(groups, known.spaces, device)
             spaces, programs, sequences, places, vectors = [], [], [], [], []
             width = 1 + max(group.decisions.shape[1] for group in groups)
-            for group, space in zip(groups, tokens, strict=True):
-                if space is None or known.spaces is None:
+            for group in groups if known.spaces is not None else ():
+                space = _tokens(group, known.spaces, device)
+                if space is None:
                     continue
                 encoded, legal = encode(space, group.decisions)
                 rows = np.zeros((int(legal.sum()), width), np.int64)
@@ -115,6 +118,17 @@ def read_pools(root: RecordRoot, platform: str, most: int = 512) -> Iterator[Tok
                 sequences=tuple(sequences), latency_s=found.latency_s[order], draft=draft[order],
                 lost=len(found) - len(order),
             )  # fmt: skip
+
+
+def _tokens(group: SkeletonGroup, spaces: SpaceFolder, device: Device) -> TokenSpace | None:
+    """The token space of a group; None for Ansor's, and where not replayed."""
+    try:
+        with unforeseen_refused():
+            saved = space_of(spaces, group)
+            decisions = open_decisions(saved.program, group.decisions[0])
+            return tokens_of(saved.program, decisions, device, text_flags(saved.text))
+    except UnsupportedProgram:
+        return None
 
 
 def _limits(target: str) -> TirLimits | None:

@@ -29,7 +29,8 @@ from pruner.tune.networks.extraction import TASKS, extract_tasks, read_tasks
 from pruner.tune.networks.request import REQUEST, NetworkRequest, is_kept
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.pools.collector import Collector, PoolPlan, PoolPlatform, hours
+from pruner.tune.pools.collector import Collector, PoolPlan, hours
+from pruner.tune.pools.measured_set import PoolPlatform
 from pruner.tune.pools.records import PoolSettings, bundle
 from pruner.tune.rivals.ansor import install
 from pruner.tune.workloads import Workload, load_workloads

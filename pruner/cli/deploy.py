@@ -84,16 +84,16 @@ def _operators(config: DictConfig, folder: Path, run_config: DictConfig) -> dict
     workloads = load_workloads(plain(run_config.workload))
     _check_baselines(config, folder, platform, workloads)
     kernels = deploy_kernels(folder, workloads, platform.target, database_of(run_config))
-    for kernel in kernels:
-        say(f"{kernel.task}: {kernel.library}, {', '.join(p.name for p in kernel.sources)}")
+    for task, (library, *sources) in kernels.items():
+        say(f"{task}: {library}, {', '.join(p.name for p in sources)}")
     say("docs/library.md shows how to call them")
     timed = _compared_kernels(config, folder, platform, workloads)
     return {
         "run_dir": str(folder),
         "target": platform.target_json,
         "kernels": {
-            kernel.task: {"library": str(kernel.library), "sources": list(map(str, kernel.sources))}
-            for kernel in kernels
+            task: {"library": str(library), "sources": list(map(str, sources))}
+            for task, (library, *sources) in kernels.items()
         },
         **({"beside": timed} if timed else {}),
     }

@@ -1,20 +1,26 @@
-"""Compile scheduled programs by TVM, with its options and our rewrites."""
+"""Compile scheduled programs by TVM, with its options and our rewrites; size the result."""
 
 import importlib
 import shutil
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from pruner.arrays import dtype_bytes
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_cuda, is_gpu
 from pruner.tune.lanes import copies_ahead, lanes_written_out, unrolled_by_nvcc
 from pruner.tune.tvm_import import load_intrinsics, load_tvm, map_functions
 from pruner.tune.vector_math import with_vector_math
 
-_VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
+_PARALLEL, _VECTORIZED, _UNROLLED = 1, 2, 3  # of tirx.ForKind
 _LONGEST, _SHORTEST = 16, 4  # lanes: shorter vectors fit a register; shorter parts gain nothing
+_PLANNED = "StorageRewrite"  # TVM's pass behind which allocations share memory and move no more
+_EXECUTABLE = 4  # SHF_EXECINSTR of an ELF section
+_LANES = "x"  # float32x16: a vector
 
 
 def compiled(
@@ -86,9 +92,7 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
 
 
 def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> Any:
-    """Make the compiler's settings for a module.
-
-    They are a context to enter around the compiler.
+    """Make the compiler's settings for a module: a context to enter around the compiler.
 
     Some pipelines copy into shared memory ahead of the use: those of ``mma`` programs, and of two
     of the three spaces on lanes that MetaSchedule has for sm_80 and newer. A copy through registers
@@ -100,11 +104,6 @@ def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> A
     which later passes may refuse: float32 sums staged where float16 operands of a tensor core lay
     ("tvm_access_ptr element type must match the source buffer"), two sums over threads in one place
     ("load_remap_.count"). Shared memory is still merged, by ``MergeSharedMemoryAllocations``.
-
-    Args:
-        module: scheduled functions, alone or of a network.
-        target: the target to compile for.
-        instruments: see what the passes do.
     """
     config: dict[str, bool] = {}
     if is_gpu(target):
@@ -145,3 +144,54 @@ def _divided(loop: Any) -> Any:
     parts, of_part = (tirx.IntImm(loop.extent.ty.dtype, n) for n in (lanes // part, part))
     vector = type(loop)(inner, loop.min, of_part, _VECTORIZED, body)
     return type(loop)(outer, loop.min, parts, _UNROLLED, vector)
+
+
+def code_bytes(path: Path) -> int:
+    """Add up a 64-bit ELF's sections with instructions; refuse other files."""
+    data = path.read_bytes()
+    if data[:5] != b"\x7fELF\x02":
+        raise PrunerError(f"{path}: no 64-bit ELF library, so its code has no size")
+    table, entry, count = struct.unpack_from("<40xQ10xHH", data)
+    total = 0
+    for start in range(table, table + entry * count, entry):
+        flags, size = struct.unpack_from("<8xQ16xQ", data, start)
+        total += size if flags & _EXECUTABLE else 0
+    return total
+
+
+def scratch_watch(threads: int, found: list[int]) -> Sequence[Any]:
+    """Make instruments of TVM's passes that append bytes of scratch memory to `found`.
+
+    ``threads``: of a parallel loop; a buffer inside it exists once a thread.
+    """
+
+    # TVM asks the class of an instrument, not the object, for its methods
+    class Instrument(load_tvm().tvm.ir.instrument.PassInstrument):  # type: ignore[misc]
+        def run_after_pass(self, module: Any, info: Any) -> None:
+            if str(info.name).rpartition(".")[2] == _PLANNED:
+                bodies = [f.body for _, f in module.functions_items() if hasattr(f, "body")]
+                found.append(sum(sum(_allocated(body, 1, threads)) for body in bodies))
+
+    return [Instrument()]
+
+
+def _allocated(stmt: Any, copies: int, threads: int) -> Iterator[int]:
+    """Yield the bytes of every allocation, times the threads that make it."""
+    kind = type(stmt).__name__
+    if kind == "SeqStmt":
+        for part in stmt.seq:
+            yield from _allocated(part, copies, threads)
+    elif kind == "For":
+        parallel = int(stmt.kind) == _PARALLEL
+        copies = min(copies * int(stmt.extent), threads) if parallel else copies
+        yield from _allocated(stmt.body, copies, threads)
+    elif kind in ("AttrStmt", "While"):
+        yield from _allocated(stmt.body, copies, threads)
+    elif kind == "IfThenElse":
+        yield from _allocated(stmt.then_case, copies, threads)
+        if stmt.else_case is not None:
+            yield from _allocated(stmt.else_case, copies, threads)
+    elif kind == "AllocBuffer":
+        dtype, _, lanes = str(stmt.buffer.dtype).partition(_LANES)
+        elements = prod(int(extent) for extent in stmt.buffer.shape) * int(lanes or 1)
+        yield copies * elements * dtype_bytes(dtype)

@@ -11,12 +11,11 @@ out has buffers of its own, and nvcc adds up what ``VerifyGPUCode`` counted once
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from pruner.program.tir.shared import ASYNC_STAGES
-from pruner.tune.tvm_import import inside, load_tvm, map_functions
+from pruner.tune.tvm_import import holds, inside, load_tvm, map_functions
 
 _VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
 _HALVES = ("float16", "bfloat16")
@@ -65,7 +64,7 @@ def _straddles(loop: Any) -> bool:
     """Check whether a fetched vector may cover two rows of its source."""
     tirx, lanes = load_tvm().tirx, int(loop.extent)
     return any(
-        int(part.b) % lanes != 0 and _holds(part, loop.loop_var)
+        int(part.b) % lanes != 0 and holds(part, loop.loop_var)
         for one in _blocks(loop)
         if any(str(region.source.scope()).startswith("shared") for region in one.block.writes)
         for value in one.iter_values
@@ -100,13 +99,11 @@ def _may_gather(loop: Any) -> bool:
 
     They are none where a lane moves an index that is not the last.
     """
-    tirx = load_tvm().tirx
     for one in _blocks(loop) if int(loop.extent) > _MOST_GATHERED else ():
         values = zip(one.block.iter_vars, one.iter_values, strict=True)
         moved = [x.var for x, value in values if _moves(value, loop.loop_var)]
         for load in inside(one.block.body, load_tvm().tvm.ir.TensorLoad):
-            used = [part for index in load.indices[:-1] for part in inside(index, tirx.Var)]
-            if any(part.same_as(var) for part in used for var in moved):
+            if any(holds(index, var) for index in load.indices[:-1] for var in moved):
                 return True
     return False
 
@@ -114,18 +111,13 @@ def _may_gather(loop: Any) -> bool:
 def _moves(value: Any, lane: Any) -> bool:
     """Check that neighbouring lanes differ outside of quotients."""
     quotients = inside(value, load_tvm().tirx.FloorDiv)
-    return _holds(value, lane) and not any(_holds(quotient, lane) for quotient in quotients)
-
-
-def _holds(value: Any, lane: Any) -> bool:
-    return any(part.same_as(lane) for part in inside(value, load_tvm().tirx.Var))
+    return holds(value, lane) and not any(holds(quotient, lane) for quotient in quotients)
 
 
 def _is_written(function: Any, target: Any) -> bool:
     """Check that TVM compiles a function and gathers at most four lanes.
 
-    The settings in force count. Only InternalError means a refusal; any other error of TVM is
-    raised.
+    Only InternalError means a refusal; any other error of TVM is raised.
     """
     tvm = load_tvm().tvm
     host = target.host if target.host is not None else tvm.target.Target("llvm")
@@ -168,14 +160,7 @@ def _unrolled(function: Any, loops: list[Any]) -> Any:
 _STEPS, _EXPLICIT = "pragma_auto_unroll_max_step", "pragma_unroll_explicit"
 _PIPELINE = "software_pipeline_stage"
 _SERIAL = (0, 3)  # kinds of loops: serial, unrolled
-
-
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A block and the loops around it within a thread, outermost first."""
-
-    block: Any
-    loops: Sequence[Any]
+_Placed = tuple[Any, Sequence[Any]]  # a block, and the loops around it
 
 
 def unrolled_by_nvcc(module: Any) -> Any:
@@ -209,16 +194,17 @@ def _multiplies(function: Any) -> bool:
     allowed = max((int(note.get(_STEPS, 0)) for note in notes), default=0)
     piped = any(_PIPELINE in loop.annotations for loop in loops)
     placed = list(_placed(function.body, ())) if allowed and not piped else []
-    for one in placed:
-        for region in one.block.writes:
+    for block, around in placed:
+        for region in block.writes:
             if str(region.source.scope()) == "shared":
-                loop = _shared_loop(one, placed, region.source)
+                loop = _shared_loop(around, placed, region.source)
                 if loop is not None and _steps(loop, placed) <= allowed:
                     return True
     return False
 
 
 def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
+    """Yield every block, and the loops around it within a thread, outermost first."""
     kind = type(stmt).__name__
     if kind == "SeqStmt":
         for part in stmt.seq:
@@ -228,27 +214,27 @@ def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
         alone = stmt.thread_binding is None and int(stmt.kind) in _SERIAL and int(stmt.extent) > 1
         yield from _placed(stmt.body, [*loops, stmt] if alone else loops)
     elif kind == "SBlockRealize":
-        yield _Placed(stmt.block, loops)
+        yield stmt.block, loops
         yield from _placed(stmt.block.body, loops)
 
 
-def _shared_loop(writer: _Placed, placed: Sequence[_Placed], buffer: Any) -> Any | None:
+def _shared_loop(around: Sequence[Any], placed: Sequence[_Placed], buffer: Any) -> Any | None:
     """Find the innermost loop around all uses of a buffer, or None."""
     readers = [
-        one for one in placed if any(region.source.same_as(buffer) for region in one.block.reads)
+        loops for block, loops in placed if any(r.source.same_as(buffer) for r in block.reads)
     ]
-    around = reversed(writer.loops)
-    return next((loop for loop in around if all(_is_in(one, loop) for one in readers)), None)
+    inner = reversed(around)
+    return next((loop for loop in inner if all(_is_in(loops, loop) for loops in readers)), None)
 
 
-def _is_in(one: _Placed, loop: Any) -> bool:
-    return any(other.same_as(loop) for other in one.loops)
+def _is_in(loops: Sequence[Any], loop: Any) -> bool:
+    return any(other.same_as(loop) for other in loops)
 
 
 def _steps(loop: Any, placed: Sequence[_Placed]) -> int:
     """Count the runs of the most frequent block in a complete loop."""
     runs = []
-    for one in placed:
-        places = [i for i, other in enumerate(one.loops) if other.same_as(loop)]
-        runs += [prod(int(inner.extent) for inner in one.loops[places[0] :])] if places else []
+    for _, loops in placed:
+        places = [i for i, other in enumerate(loops) if other.same_as(loop)]
+        runs += [prod(int(inner.extent) for inner in loops[places[0] :])] if places else []
     return max(runs)

@@ -60,17 +60,11 @@ class Phases:
         return {**self._seconds, IDLE: idle}
 
 
-class Stopwatch:
-    """Seconds of named steps that follow each other."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def time(self, step: str) -> Iterator[None]:
-        """Count the time inside as `step`."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
+@contextmanager
+def counted(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Add the time inside to the seconds of a step."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        seconds[step] = seconds.get(step, 0.0) + time.perf_counter() - start

@@ -83,6 +83,11 @@ def inside(part: Any, kind: Any) -> list[Any]:
     return found
 
 
+def holds(part: Any, var: Any) -> bool:
+    """Check whether an expression has a variable."""
+    return any(found.same_as(var) for found in inside(part, load_tvm().tirx.Var))
+
+
 def map_functions(module: Any, change: Callable[[Any], Any]) -> Any:
     """Replace the functions of a module that `change` does not return as they are."""
     kind, changed = load_tvm().tirx.PrimFunc, dict[Any, Any]()

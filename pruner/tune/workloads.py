@@ -6,7 +6,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,13 +68,10 @@ class Workload:
 
 
 def load_workloads(options: Mapping[str, Any]) -> list[Workload]:
-    """Make workloads from options as in ``conf/workload``.
+    """Make workloads from options of an operator, a file, or a list (``conf/workload``).
 
-    The options name an operator, a file, or a list of both.
-
-    Raises:
-        PrunerError: the operator is unknown, the file has no TIR function, two tasks have the
-            same name, or a weight is not a number above 0.
+    Raises `PrunerError`: the operator is unknown, the file has no TIR function, two tasks have the
+    same name, or a weight is not a number above 0.
     """
     if "tasks" in options:
         found = [w for entry in options["tasks"] for w in load_workloads(entry)]
@@ -251,8 +248,3 @@ def flops(module: Any) -> float:
     """Estimate the floating-point operations of a module by TVM."""
     estimate = load_tvm().s_tir.analysis.estimate_tir_flops
     return float(estimate(module))
-
-
-def by_name(workloads: Sequence[Workload]) -> dict[str, Workload]:
-    """Index workloads by name."""
-    return {workload.name: workload for workload in workloads}

@@ -67,9 +67,9 @@ ASKS = """
 import sys
 from pathlib import Path
 sys.modules["torch"] = None  # TVM would import it
-from pruner.tune import cuda
-cuda._INSTALLED = Path(sys.argv[1])
-print(cuda.cuda_environment())
+from experiments.gpu.cuda_paths import cuda, cuda_environment
+cuda.INSTALLED = Path(sys.argv[1])
+print(cuda_environment())
 """
 
 

@@ -1,5 +1,7 @@
 """What TVM refuses is not legal; what fails in TVM is told or raised, never taken for a refusal."""
 
+from dataclasses import replace
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -7,7 +9,6 @@ import pytest
 
 from pruner.tune.lanes import _is_written
 from pruner.tune.spaces.batched import trace
-from pruner.tune.spaces.design import DesignSpace
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.designs import designs_of
 
@@ -26,20 +27,20 @@ def row(design):
     return design.vector(design.replay(None, 1).trace)
 
 
-def failing(monkeypatch, error):
-    """A postprocessor fails."""
-    step = Mock(**{"apply.side_effect": error})
-    monkeypatch.setattr(DesignSpace, "_postprocs", lambda self, verify: [step])
+def failing(design, error):
+    """The design with a postprocessor that fails."""
+    generator = SimpleNamespace(postprocs=[Mock(**{"apply.side_effect": error})])
+    return replace(design, context=SimpleNamespace(space_generator=generator))
 
 
-def test_a_condition_refuses_and_a_fault_of_tvm_is_logged_once(design, row, monkeypatch, caplog):
-    failing(monkeypatch, load_tvm().s_tir.ScheduleError("the block is not complete"))
-    assert design.replay(row, 1) is None
+def test_a_condition_refuses_and_a_fault_of_tvm_is_logged_once(design, row, caplog):
+    refused = load_tvm().s_tir.ScheduleError("the block is not complete")
+    assert failing(design, refused).replay(row, 1) is None
     assert caplog.text == ""
     error = load_tvm().tvm.error.InternalError("stack\nCheck failed: (a == b) is false: of a test")
-    failing(monkeypatch, error)
-    assert design.replay(row, 1) is None
-    assert design.replay(row, 2) is None
+    broken = failing(design, error)
+    assert broken.replay(row, 1) is None
+    assert broken.replay(row, 2) is None
     (record,) = caplog.records
     assert record.getMessage() == (
         "fault of TVM: a program is left out: InternalError: "
@@ -48,10 +49,9 @@ def test_a_condition_refuses_and_a_fault_of_tvm_is_logged_once(design, row, monk
 
 
 @pytest.mark.parametrize("error", [TypeError("no such field"), AttributeError("x"), MemoryError()])
-def test_any_other_error_surfaces(design, row, monkeypatch, error):
-    failing(monkeypatch, error)
+def test_any_other_error_surfaces(design, row, error):
     with pytest.raises(type(error)):
-        design.replay(row, 1)
+        failing(design, error).replay(row, 1)
 
 
 @pytest.mark.parametrize("expected", [True, False])

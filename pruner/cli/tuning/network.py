@@ -32,9 +32,8 @@ from pruner.tune.networks.request import REQUEST, NetworkRequest
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource
 from pruner.tune.networks.variants.choosing import choose_variants
-from pruner.tune.run.journal import JOURNAL_FILE
+from pruner.tune.run.journal import JOURNAL_FILE, SNAPSHOT_FILE
 from pruner.tune.run.result import Tuned
-from pruner.tune.run.snapshot import SNAPSHOT_FILE
 from pruner.tune.workloads import Workload
 
 

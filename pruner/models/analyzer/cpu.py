@@ -73,7 +73,7 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: Collection[str]
         waiting = waiting * s["steps"] / (s["steps"] + c.window)
         units.append(np.where(reduces, waiting, 0.0))
     # Without cache terms every byte moves once, the least possible traffic.
-    levels = ("l1_traffic", "l2_traffic") if on.cache_m else ("unique", "unique")
+    levels = ("l1_traffic", "l2_traffic") if "cache_m" in on else ("unique", "unique")
     units += [s[levels[0]] / c.l1_bytes, s[levels[1]] / c.l2_bytes]
     # Units of a core work at the same time, also prefetchers: the norm is a soft maximum, 4 lies
     # between sum and maximum.

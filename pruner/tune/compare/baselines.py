@@ -115,8 +115,7 @@ def check_names(names: Iterable[str], known: Sequence[str] = BASELINES) -> None:
 def by_default() -> list[str]:
     """List the baselines to time where none is named.
 
-    Their packages are installed. The autotuned baseline takes minutes, OpenVINO needs an extra, and
-    the drafted network is drafted and built again: these must be named.
+    Their packages are installed. The autotuned baseline and the drafted network take minutes.
     """
     return [name for name in BASELINES if name not in _BY_NAME and _lacking(name) is None]
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from pruner.processes import Worker
 from pruner.progress import Log, silent
 from pruner.tune.compare.baselines import CPU, Baseline, Resources
 from pruner.tune.compare.runners import load, rest, run_for, save, thread_limits
-from pruner.tune.measure.energy import EnergyMeter
+from pruner.tune.measure.energy import EnergyMeter, energy_of
 from pruner.tune.measure.numerics import gaps, largest, step_of
 
 ROUNDING = 8.0  # units in the last place of the largest term of a sum
@@ -68,8 +69,7 @@ class BaselineTiming:
     """The result of a baseline: seconds of every run, or its `error`.
 
     ``relative_error``: of its outputs against the reference's, None without a reference; ``facts``
-    are its versions and its preparation time. ``watts``: of the device in every turn with counted
-    energy.
+    are its versions and its preparation time. ``watts``: of every turn with counted energy.
     """
 
     name: str
@@ -100,10 +100,9 @@ class BaselineTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySide:
-    """Baselines timed in turns with equal resources, as stored in files.
+    """Baselines timed in turns with equal resources, in rows of :meth:`BaselineTiming.row`.
 
-    ``rows`` have the keys of :meth:`BaselineTiming.row`; relative errors are against the outputs of
-    ``reference``.
+    Relative errors are against the outputs of ``reference``.
     """
 
     rows: Sequence[Mapping[str, Any]]
@@ -254,17 +253,16 @@ class _Race:
 
     def count_energy(self, meter: EnergyMeter) -> None:
         """Measure watts in alternating turns: a warm device uses more."""
-        settings = self.settings
+        settings, job = self.settings, run_for.__name__
         for _ in range(settings.energy_turns):
             for name, process in list(self.running.items()):
                 try:
                     with self._dropped_if_it_fails(name) as row:
                         # around the complete turn, with its uncounted first run: both are work of
                         # the same kind
-                        start_s, before_j = meter.read()
-                        process.ask(run_for.__name__, settings.energy_s, settings.prepare_s)
-                        end_s, after_j = meter.read()
-                        row.watts.append((after_j - before_j) / (end_s - start_s))
+                        turn = partial(process.ask, job, settings.energy_s, settings.prepare_s)
+                        used_j, seconds, _ = energy_of(meter, turn)
+                        row.watts.append(used_j / seconds)
                         self._rest(process)
                 except OSError as error:
                     self.log(f"no energy: {error}")
@@ -279,15 +277,11 @@ class _Race:
         row = self.found[name]
         try:
             yield row
-        except _BaselineFailed as error:
+        except PrunerError as error:
             self.running.pop(name, None)
             # a median of fewer turns than the others had would not be comparable
             row.latencies_s, row.watts, row.error = [], [], str(error)
             self.log(f"{row.label}: left out, {error}")
-
-
-class _BaselineFailed(PrunerError):
-    """Raised if a baseline cannot continue, with the reason in a line."""
 
 
 class _BaselineWorker:
@@ -295,7 +289,7 @@ class _BaselineWorker:
 
     def __init__(self, baseline: Baseline, log_file: Path) -> None:
         if baseline.missing is not None:
-            raise _BaselineFailed(baseline.missing)
+            raise PrunerError(baseline.missing)
         log_file.write_bytes(b"")
         environment = {**thread_limits(baseline.threads), **baseline.environment}
         # spawned: libraries read their limits of threads when they are imported
@@ -315,7 +309,7 @@ class _BaselineWorker:
         """Return the value of the last job."""
         reply = self._worker.receive(timeout_s)
         if reply.error is not None:
-            raise _BaselineFailed(reply.line)
+            raise PrunerError(reply.line)
         return reply.value
 
 
@@ -330,9 +324,9 @@ def worst_output(
     """Compute the largest relative error of any output, and describe where it is.
 
     It is infinite where the number of outputs, their shapes or the kinds of their types differ, and
-    for integers that differ. ``names``: of the outputs. ``rounds``: values that the network rounds
-    may be a step apart, a small share of them. ``scales``: of the numbers that each output sums,
-    see :func:`~pruner.tune.networks.signature.last_scales`; their rounding counts as right.
+    for integers that differ. ``rounds``: a small share of the values that the network rounds may be
+    a step apart. ``scales``: of the numbers that each output sums (`last_scales`); their rounding
+    counts as right.
     """
     with np.load(found) as ours, np.load(wanted) as theirs:
         if len(ours.files) != len(theirs.files):

@@ -43,7 +43,7 @@ from pruner.tune.networks.draft_task import is_view
 from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.request import NetworkRequest
 from pruner.tune.run.tuning import kernel_path
-from pruner.tune.workloads import Workload, arguments, by_name
+from pruner.tune.workloads import Workload, arguments
 
 _WORK = "beside"  # a folder of inputs, outputs, logs and libraries of TVM
 KERNEL_BENCHMARK = BenchmarkSettings(
@@ -67,8 +67,8 @@ def compare_network(
 
     On a GPU baselines compute in float16 where ours does. Outputs are compared with those of torch,
     for an ONNX file with those of onnxruntime. ``worker`` builds TVM's untuned and drafted networks
-    where `names` has them, see :func:`~pruner.tune.deploy.build.network_worker`. Raises
-    `PrunerError`: a network that cannot run here, unknown names, or runs that do not fit.
+    (:func:`~pruner.tune.deploy.build.network_worker`). Raises `PrunerError`: a network that cannot
+    run here, unknown names, or runs that do not fit.
     """
     reason = cannot_run(platform)
     if reason is not None:
@@ -78,9 +78,8 @@ def compare_network(
     check_others(folder, others)
     work, request, resources = folder / _WORK, request_of(folder), Resources.of(platform)
     form = built_form(folder)
-    libraries = {OURS: _deployed(folder, "ours")}
-    for other in others:
-        libraries[_name(other)] = _deployed(other, _name(other))
+    places = _places(folder, others).items()
+    libraries = {name: _library(name, place, place / LIBRARY, LIBRARY) for name, place in places}
     if UNTUNED in names:
         libraries[UNTUNED] = _built(form, {}, work / UNTUNED, "TVM untuned", {}, worker)
     if DRAFT in names:
@@ -117,20 +116,18 @@ def compare_kernels(
     meter: EnergyMeter | None = None,
     log: Log = silent,
 ) -> dict[str, SideBySide]:
-    """Time every task's kernel beside torch; write ``kernels_beside.json``.
+    """Time every task's kernel beside torch; write ``kernels_beside.json`` after each.
 
-    It is written after every task. Outputs are compared with those of torch eager, where it runs.
-    Raises `PrunerError`: an unknown name.
+    Outputs are compared with those of torch eager, where it runs. Raises `PrunerError`: an unknown
+    name.
     """
     found: dict[str, SideBySide] = {}
     for workload in workloads:
         log(f"{workload.name}: beside {', '.join([*names, *(o.name for o in others)])}")
         libraries = {}
-        for name, place in {OURS: folder, **{_name(other): other for other in others}}.items():
+        for name, place in _places(folder, others).items():
             path = kernel_path(place, workload.name)
-            lacking = f"no {path}; run: pruner deploy run={place}"
-            missing = None if path.is_file() else lacking
-            libraries[name] = Library(label=name, path=path, missing=missing)
+            libraries[name] = _library(name, place, path, str(path))
         *given, output = arguments(workload.module)
         work = folder / _WORK / workload.name
         work.mkdir(parents=True, exist_ok=True)
@@ -151,7 +148,7 @@ def compare_kernels(
 
 def check_equal(other: Path, ours: Sequence[Workload], theirs: Sequence[Workload]) -> None:
     """Raise `DataError` unless a run has equal programs for our tasks."""
-    known = by_name(theirs)
+    known = {task.name: task for task in theirs}
     both = [task for task in ours if task.name in known]
     if not both:
         raise DataError(f"compare={other}: it has none of {', '.join(task.name for task in ours)}")
@@ -195,11 +192,13 @@ def _name(folder: Path) -> str:
     return folder.resolve().name
 
 
-def _deployed(folder: Path, label: str) -> Library:
-    path = folder / LIBRARY
-    if not path.is_file():
-        return Library(label=label, missing=f"no {LIBRARY}; run: pruner deploy run={folder}")
-    return Library(label=label, path=path)
+def _places(folder: Path, others: Sequence[Path]) -> dict[str, Path]:
+    return {OURS: folder, **{_name(other): other for other in others}}
+
+
+def _library(name: str, folder: Path, path: Path, shown: str) -> Library:
+    lacking = f"no {shown}; run: pruner deploy run={folder}"
+    return Library(label=name, path=path, missing=None if path.is_file() else lacking)
 
 
 def _built(

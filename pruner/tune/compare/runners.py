@@ -109,6 +109,12 @@ class Runner:
     facts: dict[str, Any]
     _given: Any
 
+    def _begin(self, inputs: str, start: float, **facts: Any) -> None:
+        """Make the first run, which allocates memory and chooses algorithms: a preparation."""
+        self._given = self.prepared(_read(inputs))
+        self.run()
+        self.facts = {**facts, "ready_s": time.perf_counter() - start}
+
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
         """Copy inputs, which a network may change, to the device."""
         raise NotImplementedError
@@ -157,16 +163,13 @@ class Eager(Runner):
         if not on_cpu:
             self._network = self._network.to(device)
         self._half, self._device = half, device
-        self._given = self.prepared(_read(inputs))
         self._prepare(torch)
-        # the first run allocates memory and chooses algorithms: part of the preparation
-        self.run()
-        self.facts = {"torch": torch.__version__, "ready_s": time.perf_counter() - start}
+        self._begin(inputs, start, torch=torch.__version__)
         if not on_cpu:
             self.facts["device"] = torch.cuda.get_device_name()
 
     def _prepare(self, torch: Any) -> None:
-        """Prepare before the first run; nothing here."""
+        """Compile the network, where there is a compiler."""
 
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
         """Make arguments by position and by name."""
@@ -245,13 +248,8 @@ class OnnxRuntime(Runner):
             raise PrunerError(f"onnxruntime could not start its {provider}; see the log")
         self._value, self._device = onnxruntime.OrtValue.ortvalue_from_numpy, device
         self._half = half and not NetworkSource.read(source).is_onnx
-        self._given = self.prepared(_read(inputs))
-        self.run()
-        self.facts = {
-            "onnxruntime": onnxruntime.__version__,
-            "export_s": exported - start,
-            "ready_s": time.perf_counter() - start,
-        }
+        export_s = exported - start
+        self._begin(inputs, start, onnxruntime=onnxruntime.__version__, export_s=export_s)
 
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
         """Bind the inputs, and outputs that stay on the device."""
@@ -302,13 +300,7 @@ class OpenVino(Runner):
             exported = time.perf_counter()
             compiled = core.compile_model(core.read_model(str(file)), device.upper(), settings)
         self._request, self._tensor = compiled.create_infer_request(), openvino.Tensor
-        self._given = self.prepared(_read(inputs))
-        self.run()
-        self.facts = {
-            "openvino": openvino.__version__,
-            "export_s": exported - start,
-            "ready_s": time.perf_counter() - start,
-        }
+        self._begin(inputs, start, openvino=openvino.__version__, export_s=exported - start)
 
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
         """Wrap the inputs, which are read where they lie."""
@@ -327,14 +319,14 @@ class OnnxReference(Runner):
 
     def __init__(self, *, source: Mapping[str, Any], inputs: str, threads: int) -> None:
         onnx, reference = importlib.import_module("onnx"), importlib.import_module("onnx.reference")
+        start = time.perf_counter()
         path = str(NetworkSource.read(source).path)
         try:
             self._evaluator = reference.ReferenceEvaluator(path)
         except RuntimeError:  # it has recent versions of some operators only
             recent = onnx.version_converter.convert_version(onnx.load(path), _RECENT)
             self._evaluator = reference.ReferenceEvaluator(recent)
-        self._given = self.prepared(_read(inputs))
-        self.run()
+        self._begin(inputs, start)
 
     def prepared(self, arrays: Sequence[NDArray[Any]]) -> Any:
         """Name the inputs; older files have their weights among them."""
@@ -364,15 +356,8 @@ class TvmLibrary(Runner):
         self._main = self._opened(loaded, machine)
         # before the inputs are copied and the first run is made
         load_s = time.perf_counter() - start
-        self._given = self.prepared(_read(inputs))
-        self.run()
-        self.facts = {
-            "tvm": tvm.__version__,
-            "threads": threads,
-            "megabytes": Path(library).stat().st_size / 1e6,
-            "load_s": load_s,
-            "ready_s": time.perf_counter() - start,
-        }
+        facts = {"threads": threads, "megabytes": Path(library).stat().st_size / 1e6}
+        self._begin(inputs, start, tvm=tvm.__version__, **facts, load_s=load_s)
 
     def _opened(self, loaded: Any, machine: Any) -> Any:
         return machine(loaded, self._device)["main"]

@@ -25,8 +25,8 @@ _ALONE = ("global_symbol", "main")  # as TVM extracts a function
 class Applied:
     """Counts of scheduled tasks by source, and unscheduled functions.
 
-    ``by_source``: tasks with a schedule from each database; ``by_rules``: from TVM's rules (on GPUs
-    only). A task is a distinct function, however often it is called.
+    ``by_rules``: tasks with a schedule of TVM's rules, on GPUs only. A task is a distinct function,
+    however often it is called.
     """
 
     by_source: Mapping[str, int]
@@ -58,10 +58,9 @@ def keys_of(module: Any) -> dict[str, str]:
 
 
 def check_tasks(found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-    """Check that the keys `found` equal the keys of tuned tasks.
+    """Check that keys `found`, by function, equal the keys of tuned tasks, by task.
 
-    `found` has keys by function, `wanted` by task. Raises `PrunerError`: they differ, so records
-    would be lost; the message names them.
+    Raises `PrunerError`: they differ, so records would be lost; the message names them.
     """
     lost = sorted(name for name, key in wanted.items() if key not in found.values())
     new = sorted(name for name, key in found.items() if key not in wanted.values())
@@ -79,9 +78,8 @@ def apply_records(
 ) -> tuple[Any, Applied]:
     """Schedule by the databases of `sources`; the first has precedence.
 
-    ``by_rules``: use TVM's own rules for the rest, without which no GPU builds it. Raises
-    `PrunerError`: a database has a record of a task of the network that was not applied, or records
-    of another target.
+    ``by_rules``: use TVM's rules for the rest, without which no GPU builds it. Raises
+    `PrunerError`: a record was not applied, or is of another target.
     """
     keys, counts, done = keys_of(module), dict[str, int](), set[str]()
     for name, folder in sources.items():
@@ -116,10 +114,7 @@ def _applied(module: Any, target: Any, folder: Path) -> Any:
 
 
 def _by_rules(module: Any, target: Any) -> Any:
-    """Schedule the remaining functions by DLight, or by threads only.
-
-    Threads alone are for functions that none of its rules fits.
-    """
+    """Schedule the remaining functions by DLight, or by threads only where no rule fits."""
     tvm, dlight = load_tvm().tvm, load_tvm().s_tir.dlight
     passes, rules = load_tvm().relax.transform, dlight.gpu
     kinds = (rules.Matmul, rules.GEMV, rules.Reduction, rules.GeneralReduction, rules.Fallback)

@@ -49,7 +49,7 @@ from pruner.tune.networks.rewrites.operators import functions_of
 from pruner.tune.networks.signature import last_scales
 from pruner.tune.networks.source import NetworkSource, example_of, inputs_of
 from pruner.tune.networks.variants.choosing import write_variants as write_variants  # also
-from pruner.tune.phases import Stopwatch
+from pruner.tune.phases import counted
 from pruner.tune.run.database import RECORDS, WORKLOADS
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import flops
@@ -98,9 +98,8 @@ def build_network(
 ) -> Built:
     """Build the network of a run folder in a worker; see :func:`build_here`.
 
-    ``worker``: a result of :func:`network_worker`, by default a new one, which writes its output to
-    `log_file`. Raises `PrunerError`: the network differs from the tuned network, records were not
-    applied, or are of another target; in one line that names the `log`.
+    ``worker``: of :func:`network_worker`, by default a new one. Raises `PrunerError`: the network
+    differs from the tuned network, records were not applied, or are of another target.
     """
     job = (folder, sources, library, reference, threads)
     return ask(__name__, build_here.__name__, *job, log_file=log, worker=worker)
@@ -116,7 +115,7 @@ def build_here(
     file) has for them, into the folder of the library. Raises `PrunerError`: see
     :func:`build_network`.
     """
-    watch, request = Stopwatch(), NetworkRequest.read(folder / REQUEST)
+    request = NetworkRequest.read(folder / REQUEST)
     library.parent.mkdir(parents=True, exist_ok=True)
     made_from = _made_from(folder, request, sources, threads)
     built = _earlier(folder, library, made_from)
@@ -130,10 +129,11 @@ def build_here(
             write_json(library.with_name(BUILT_FILE), content, indent=1)
     if not reference:
         return built
-    with watch.time("reference"):
+    seconds = dict(built.seconds)
+    with counted(seconds, "reference"):
         notes = _reference(request.source, library.parent, threads, built.interface)
     notes = [*notes, *built.notes]
-    return replace(built, notes=notes, seconds={**built.seconds, **watch.seconds})
+    return replace(built, notes=notes, seconds=seconds)
 
 
 def _new(
@@ -144,22 +144,22 @@ def _new(
     threads: int,
 ) -> Built:
     """Apply the records and compile."""
-    watch = Stopwatch()
+    seconds: dict[str, float] = {}
     with temporaries_in(library.parent / TEMPORARY):
-        with watch.time("import"):
+        with counted(seconds, "import"):
             module, target = read_lowered(folder), request.tvm_target()
             wanted = {row["name"]: row["key"] for row in read_json(folder / TASKS, list)}
             # records apply by structural hash: a changed function would silently stay without its
             # schedule
             check_tasks(keys_of(module), wanted)
-        with watch.time("apply"):
+        with counted(seconds, "apply"):
             by_rules = target.kind.name != "llvm"
             module, applied = apply_records(module, target, sources, by_rules=by_rules)
         with closing(FunctionBuilds(target, library.parent / TEMPORARY)) as builds:
-            with watch.time("build"):
+            with counted(seconds, "build"):
                 interface = Interface.of(module, target, threads)
                 executable = compiled(with_interface(module, interface), target, builds)
-            with watch.time("export"):
+            with counted(seconds, "export"):
                 unfinished = library.with_name(f".{library.name}")  # the suffix is the format
                 link(executable, target, unfinished, objects=builds.objects)
                 unfinished.replace(library)
@@ -167,7 +167,7 @@ def _new(
         library=library,
         applied=applied,
         size_bytes=library.stat().st_size,
-        seconds=watch.seconds,
+        seconds=seconds,
         interface=interface,
     )
 
@@ -187,10 +187,7 @@ def _made_from(
 
 
 def _earlier(folder: Path, library: Path, made_from: str | None) -> Built | None:
-    """Return an earlier library from equal parts, else None.
-
-    A library that is not as this user's build left it does not count.
-    """
+    """Return an earlier library from equal parts, unchanged since; else None."""
     kept = library.with_name(BUILT_FILE)
     if made_from is None or not kept.is_file():
         return None
@@ -218,8 +215,8 @@ def _text(made_from: str, library: Path) -> str:
 def compiled(module: Any, target: Any, builds: FunctionBuilds | None = None) -> Any:
     """Compile a lowered and scheduled module to TVM's executable.
 
-    It is not lowered again: that would change the functions. ``builds``: compiles functions, which
-    are to be linked. Raises `PrunerError`: TVM cannot build it, in one line.
+    It is not lowered again: that would change the functions. Functions that ``builds`` takes are to
+    be linked. Raises `PrunerError`: TVM cannot build it, in one line.
     """
     tvm, relax = load_tvm().tvm, load_tvm().relax
     backend = CUDA if is_cuda(target) else "cpu_generic"
@@ -250,22 +247,20 @@ def _reference(
     return [f"outputs are not checked: {source.path} was moved"]
 
 
-def _runners(source: NetworkSource) -> list[Callable[..., Any]]:
-    if source.path is None or not source.is_onnx:
-        return [Eager]
-    runners: list[Callable[..., Any]] = [partial(OnnxRuntime, optimized=False), OnnxReference]
-    # onnxruntime's sums of 8-bit products overflow on CPUs without instructions for them
-    return runners[::-1] if multiplies_integers(source.path) else runners
-
-
 def _reference_runner(source: NetworkSource, given: Mapping[str, Any]) -> tuple[Any, str]:
     """Return a runner that can run the network, or None and the reason.
 
     ONNX's own evaluator takes the place of onnxruntime where that is not installed, or lacks an
     operator or a type.
     """
+    runners: list[Callable[..., Any]] = [Eager]
+    if source.path is not None and source.is_onnx:
+        runners = [partial(OnnxRuntime, optimized=False), OnnxReference]
+        # onnxruntime's sums of 8-bit products overflow on CPUs without instructions for them
+        if multiplies_integers(source.path):
+            runners.reverse()
     reasons = []
-    for make in _runners(source):
+    for make in runners:
         try:
             return make(**given), ""
         except Exception as error:  # onnxruntime raises kinds of its own
@@ -337,7 +332,7 @@ class FunctionBuilds:
 
     LLVM takes most of the time of a build. Forked processes share the scheduled functions. Each
     process, also this one, takes the next function that no other has taken, and writes an object
-    file, which is linked with the rest of the network. It must be closed.
+    file, which is linked with the rest. It must be closed.
     """
 
     def __init__(self, target: Any, folder: Path) -> None:

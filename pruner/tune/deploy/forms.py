@@ -48,20 +48,14 @@ def forms(folder: Path) -> dict[str, Path]:
 
 
 def built_form(folder: Path) -> Path:
-    """Return the folder of the form that a run's library has.
-
-    Raises `DataError`: see :func:`forms`, or the report of the variants is damaged.
-    """
+    """Return the folder of the form that a run's library has; raises as :func:`forms`."""
     if not (folder / OTHER / TASKS).is_file():
         return folder
     return forms(folder).get(VariantReport.read(folder).built, folder)
 
 
 def extract_original(folder: Path, *, cache: Path | None = None, log: Log = silent) -> None:
-    """Extract the tasks of a network without its variants, if it has some.
-
-    Raises `PrunerError`: see :func:`~pruner.tune.networks.extraction.extract_tasks`.
-    """
+    """Extract the tasks without variants, if there are some; raises as `extract_tasks`."""
     request = NetworkRequest.read(folder / REQUEST)
     if request.form.variants and list(forms(folder)) == [WITH]:
         plain, target_json = replace(request.form, variants={}), json.dumps(dict(request.target))

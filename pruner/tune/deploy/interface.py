@@ -39,16 +39,15 @@ class Interface:
 
     ``outputs`` and ``arguments``: the structures of outputs and of arguments by position and by
     name (:mod:`pruner.tune.networks.signature`); None: a tensor or a tuple, and tensors by
-    position. ``device``: cpu or cuda. ``threads``: cores that it was built for. ``precision``: the
-    coarsest type of its numbers. ``rounds``: it quantises. ``vectors``: the CPU's vector
-    instructions that it needs, as LLVM names them. ``copied``: numbers of the outputs that lie in
-    the memory of an input, of a constant or of an earlier output; a call must copy them.
+    position. ``precision``: the coarsest type of its numbers. ``rounds``: it quantises.
+    ``vectors``: the CPU's vector instructions that it needs, as LLVM names them. ``copied``:
+    numbers of the outputs that a call must copy.
     """
 
     inputs: Sequence[Input]
     outputs: Any
-    device: str
-    threads: int
+    device: str  # cpu or cuda
+    threads: int  # that it was built for
     arguments: Any = None
     precision: str = "float32"
     rounds: bool = False
@@ -59,37 +58,29 @@ class Interface:
     def of(module: Any, target: Any, threads: int) -> Interface:
         """Describe a lowered network."""
         main = module["main"]
+        on_cpu = target.kind.name == "llvm"
+        has_processor = on_cpu and target.attrs.get("mcpu") is not None
+        features = load_tvm().tvm.target.codegen.llvm_get_cpu_features
         return Interface(
             inputs=[
                 Input(name=one.name, shape=tuple(map(int, one.ty.shape)), dtype=str(one.ty.dtype))
                 for one in main.params
             ],
             outputs=json.loads(str(main.attrs.get(OUTPUTS, "null"))),
-            device="cpu" if target.kind.name == "llvm" else str(target.kind.name),
+            device="cpu" if on_cpu else str(target.kind.name),
             threads=threads,
             arguments=json.loads(str(main.attrs.get(INPUTS, "null"))),
             precision=str(main.attrs.get(PRECISION, "float32")),
             rounds=bool(main.attrs.get(ROUNDS, False)),
-            vectors=_vectors(target),
+            vectors=vectors_of(features(target)) if has_processor else [],
             copied=_copied(module),
         )
-
-    @staticmethod
-    def read(text: str) -> Interface:
-        """Parse the text that `with_interface` put into a library."""
-        return Interface.of_json(json.loads(text))
 
     @staticmethod
     def of_json(found: Mapping[str, Any]) -> Interface:
         """Make an interface of its JSON."""
         inputs = [Input(**{**one, "shape": tuple(one["shape"])}) for one in found["inputs"]]
         return Interface(**{**found, "inputs": inputs})
-
-
-def _vectors(target: Any) -> list[str]:
-    if target.kind.name != "llvm" or target.attrs.get("mcpu") is None:
-        return []
-    return vectors_of(load_tvm().tvm.target.codegen.llvm_get_cpu_features(target))
 
 
 def _copied(module: Any) -> list[int]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,10 @@ OPENCL_LOADER = "run_opencl.py"
 _LLVM = {"ll": "ll", "s": "asm"}  # suffix: TVM's name of the format
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
-    """A task's program: ``library`` to load, ``sources`` to read.
-
-    Sources are CUDA, or LLVM and assembly; of OpenCL also launches and a script that runs them.
-    """
-
-    task: str
-    library: Path
-    sources: Sequence[Path]
-
-
 def deploy_kernels(
     folder: Path, workloads: Sequence[Workload], target: Any, database: Path | None = None
-) -> list[Kernel]:
-    """Write every task's best program to ``kernels/`` of the run folder.
+) -> dict[str, list[Path]]:
+    """Write every task's best program to ``kernels/``; return library and sources by task.
 
     In a run that only compiled, it is the first program of its search. Tasks without program are
     left out. Raises `PrunerError`: no task has a program, records of another target, or another
@@ -51,7 +38,7 @@ def deploy_kernels(
         found = found or _chosen(folder, workloads)
         if not found:
             raise DataError(f"{folder}: {_lacking(folder)}")
-        return [_exported(folder, name, module, target) for name, module in found.items()]
+        return {name: _exported(folder, name, module, target) for name, module in found.items()}
 
 
 def _lacking(folder: Path) -> str:
@@ -101,7 +88,7 @@ def _program(path: Path) -> Any:
         raise DataError(f"{path}: damaged ({type(error).__name__}); compile a new run") from error
 
 
-def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
+def _exported(folder: Path, name: str, module: Any, target: Any) -> list[Path]:
     library = kernel_path(folder, name)
     library.parent.mkdir(exist_ok=True)
     if is_opencl(target):
@@ -121,8 +108,6 @@ def _exported(folder: Path, name: str, module: Any, target: Any) -> Kernel:
         plan = launch_plan(executable, arguments(module), str(target))
         files[library.with_suffix(".json")] = json.dumps(plan, indent=1)
         files[library.parent / OPENCL_LOADER] = RUNNER
-    sources = []
     for path, text in files.items():
         write_text(path, text)
-        sources.append(path)
-    return Kernel(task=name, library=library, sources=sources)
+    return [library, *files]

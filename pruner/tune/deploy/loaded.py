@@ -4,6 +4,7 @@ TVM's runtime is all that it needs: torch is not imported, and ``TVM_USE_RUNTIME
 """
 
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -11,12 +12,13 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pruner.errors import DataError, MissingExtra, PrunerError
+from pruner.errors import DataError, MissingExtra, PrunerError, lines_of
 from pruner.files import write_atomic
 from pruner.tune.deploy.built_files import REPORT
 from pruner.tune.deploy.interface import INTERFACE, Input, Interface, arranged, flattened
@@ -29,9 +31,7 @@ _pool = threading.local()  # TVM has a pool of threads for every calling thread
 
 
 class _Environment:
-    """Variables that TVM reads at every call.
-
-    They are set while networks run, in any thread.
+    """Variables that TVM reads at every call: set while networks run, in any thread.
 
     TVM alone uses half of the processors that the system reports; if that is one, it runs without
     its pool of threads. It would also pin the calling thread to cores, which belongs to the caller.
@@ -103,10 +103,10 @@ class Network:
             text = machine(library, self._tvm.cpu())[INTERFACE]()
         except Exception as error:  # TVM's own kinds
             raise DataError(
-                f"{path}: no library of a network, or of an older version ({_first(error)}); "
-                "pruner deploy run=RUN builds that of a run again"
+                f"{path}: no library of a network, or of an older version "
+                f"({lines_of(error)[0]:.120}); pruner deploy run=RUN builds that of a run again"
             ) from error
-        self.interface = Interface.read(str(text))
+        self.interface = Interface.of_json(json.loads(str(text)))
         if lacking := hidden_vectors(self.interface.vectors):
             raise PrunerError(
                 f"{path}: built for a CPU with {', '.join(lacking[:3])}, which this machine lacks; "
@@ -118,7 +118,7 @@ class Network:
         except Exception as error:
             raise PrunerError(
                 f"{path}: built for {self.interface.device}, which does not answer here "
-                f"({_first(error)})"
+                f"({lines_of(error)[0]:.120})"
             ) from error
         self._turn = threading.Lock()
 
@@ -139,9 +139,8 @@ class Network:
         That is in its structure of arguments, where constants may be left out; or tensors alone, in
         the order of :attr:`inputs`, or by their names there.
 
-        Raises:
-            PrunerError: another number of inputs, another structure, shape, type or device, or an
-                input that requires a gradient.
+        Raises `PrunerError`: another number of inputs, another structure, shape, type or device, or
+        an input that requires a gradient.
         """
         wanted = self.interface.inputs
         inputs = self._flattened(args, kwargs)
@@ -209,7 +208,8 @@ class Network:
 
     def __reduce__(self) -> Any:
         """Copy by the path of the library, which has everything."""
-        return _again, (self.path.resolve(), self.latency_s, self.folder)
+        made = partial(Network, latency_s=self.latency_s, folder=self.folder)
+        return made, (self.path.resolve(),)
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
@@ -254,19 +254,12 @@ class Network:
 
 
 def load(path: str | Path) -> Network:
-    """Load the network of a library.
+    """Load a library: ``network.so`` of a run folder, or the file of :meth:`Network.save`.
 
-    It is ``network.so`` of a run folder, or the file of :meth:`Network.save`.
-
-    Raises:
-        DataError: no such file, or no library of a network.
-        PrunerError: TVM is not installed, or the library is for a device that is not here.
+    Raises `DataError`: no such file, or no library of a network; `PrunerError`: TVM is not
+    installed, or the library is for a device that is not here.
     """
     return Network(path)
-
-
-def _again(path: Path, latency_s: float | None, folder: Path | None) -> Network:
-    return Network(path, latency_s=latency_s, folder=folder)
 
 
 def _runtime() -> tuple[Any, Any]:
@@ -290,7 +283,3 @@ def _opened(path: Path) -> Any:
         name = Path(folder) / "network.so"
         name.symlink_to(path.resolve())
         return importlib.import_module("tvm_ffi").load_module(str(name))
-
-
-def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:120]

@@ -1,6 +1,5 @@
 """Deploy the tuned network of a run folder: draft, build, check, time."""
 
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -44,11 +43,10 @@ from pruner.tune.networks.extraction import TASKS, read_tasks
 from pruner.tune.networks.network_tasks import NetworkTask
 from pruner.tune.networks.request import LOWERED, REQUEST, NetworkRequest
 from pruner.tune.networks.source import NetworkSource
-from pruner.tune.phases import Stopwatch
+from pruner.tune.phases import counted
 from pruner.tune.pools.conditions import about_machine
-from pruner.tune.run.database import Database, same_target
-from pruner.tune.run.finalists import chosen_trials, copy_chosen
-from pruner.tune.run.journal import JOURNAL_FILE, read_trials
+from pruner.tune.run.database import same_target
+from pruner.tune.run.finalists import copy_chosen
 
 CHOSEN, MEASURED, DRAFTED = "chosen", "measured", "drafted"
 
@@ -73,9 +71,8 @@ class Deployed:
     """A network as a library with its weights.
 
     ``applied``: tasks with a measured schedule; ``drafted``: with a drafted one; ``by_rules``: with
-    TVM's own, on GPUs; ``untouched`` functions have none (views of the same memory, and on CPUs
-    tasks without a program). ``relative_error`` against torch (of the ``worst_output``) and
-    ``latencies_s`` are None and empty where it cannot run here; ``notes`` give the reason.
+    TVM's own, on GPUs; ``untouched`` functions have none. ``relative_error`` against torch (of the
+    ``worst_output``) and ``latencies_s`` are None and empty where it cannot run here.
     """
 
     library: Path
@@ -105,10 +102,7 @@ class Deployed:
         yield from self.notes
 
     def row(self) -> dict[str, Any]:
-        """Return the results for a last line.
-
-        See :func:`~pruner.tune.compare.benchmark.timings` for the seconds.
-        """
+        """Return the results for a last line, with the seconds of `timings`."""
         return {
             "library": str(self.library),
             "target": self.target,
@@ -154,9 +148,10 @@ def deploy_network(
     a network that changed since, or outputs that are wrong.
     """
     tasks, request = _opened(folder, platform)
-    database = database or folder
-    watch = Stopwatch()
-    measured = recorded_keys(database, request.tvm_target()) & {task.key for task in tasks}
+    database, target = database or folder, request.tvm_target()
+    modules, chosen = {task.name: task.module for task in tasks}, folder / WORK / CHOSEN
+    seconds: dict[str, float] = {}
+    measured = recorded_keys(database, target) & {task.key for task in tasks}
     if not measured and not draft:
         raise PrunerError(
             f"{folder}: no task of this network has a measured program; tune it longer, or deploy "
@@ -165,12 +160,12 @@ def deploy_network(
     log(f"{len(measured)} of {len(tasks)} tasks have measured programs")
     # the order of sources is their precedence: measured before drafted
     sources = {MEASURED: database.resolve()} if measured else {}
-    if measured and _copied(run or folder, database, tasks, request, folder / WORK / CHOSEN):
-        sources = {CHOSEN: folder / WORK / CHOSEN, **sources}
+    if measured and copy_chosen(run or folder, database, modules, target, chosen):
+        sources = {CHOSEN: chosen, **sources}
     if draft:
         rest = [t.workload for t in tasks if t.key not in measured and not is_view(t.module)]
         sources[DRAFTED] = folder / draft_network.FOLDER
-        with watch.time("draft"):
+        with counted(seconds, "draft"):
             draft_network.draft_tasks(
                 rest, platform, analyzer, sources[DRAFTED], seed=seed, log=log
             )
@@ -179,11 +174,9 @@ def deploy_network(
     built = build_network(folder, sources, library, log_file, threads=platform.cores, worker=worker)
     if built.library != library:  # of an earlier command: aside until it is checked again
         built = replace(built, library=built.library.replace(library))
-    deployed = _summary(folder, request, tasks, measured, built, platform, watch)
+    deployed = _summary(folder, request, tasks, measured, built, platform, seconds)
     try:
-        deployed = _checked(
-            folder, request, deployed, built.interface, settings, platform, watch, log
-        )
+        deployed = _checked(folder, request, deployed, built.interface, settings, platform, log)
     except PrunerError:
         remove_built(folder)
         (folder / WORK / BUILT_FILE).unlink(missing_ok=True)  # the next command builds it again
@@ -218,18 +211,6 @@ def _opened(folder: Path, platform: Platform) -> tuple[list[NetworkTask], Networ
     return tasks, request
 
 
-def _copied(
-    run: Path, database: Path, tasks: Sequence[NetworkTask], request: NetworkRequest, place: Path
-) -> bool:
-    """Copy the records of a run's finalists to `place`; False if it has none."""
-    shutil.rmtree(place, ignore_errors=True)  # of an earlier deployment
-    chosen = chosen_trials(run, read_trials(run / JOURNAL_FILE))
-    if not chosen:
-        return False
-    modules, target = {task.name: task.module for task in tasks}, request.tvm_target()
-    return bool(copy_chosen(chosen, Database.read(database), modules, target, place))
-
-
 def _summary(
     folder: Path,
     request: NetworkRequest,
@@ -237,7 +218,7 @@ def _summary(
     measured: set[str],
     built: Built,
     platform: Platform,
-    watch: Stopwatch,
+    seconds: Mapping[str, float],
 ) -> Deployed:
     """Count the schedules of a built network, unless records were lost."""
     applied = sum(built.applied.by_source.get(name, 0) for name in (CHOSEN, MEASURED))
@@ -256,7 +237,7 @@ def _summary(
         by_rules=built.applied.by_rules,
         untouched=built.applied.untouched,
         size_bytes=built.size_bytes,
-        seconds={**watch.seconds, **built.seconds},
+        seconds={**seconds, **built.seconds},
         notes=built.notes,
     )
 
@@ -268,7 +249,6 @@ def _checked(
     interface: Interface,
     settings: BenchmarkSettings,
     platform: Platform,
-    watch: Stopwatch,
     log: Log,
 ) -> Deployed:
     """Run the library in a new process; refuse outputs unlike torch's."""
@@ -277,7 +257,8 @@ def _checked(
         log("running it with TVM's runtime")
         libraries = {OURS: Library(label="ours", path=deployed.library)}
         given: Any = {"inputs": work / INPUTS, "resources": deployed.resources}
-        with watch.time("run"):
+        seconds = dict(deployed.seconds)
+        with counted(seconds, "run"):
             baselines = network_baselines(request.source, [], libraries, **given)
             (ours,) = run_interleaved(baselines, work, settings)
             if ours.error is not None:
@@ -288,7 +269,7 @@ def _checked(
             if (work / EXPECTED).is_file():
                 found["relative_error"], found["worst_output"] = _worst(work, interface)
         found |= {"latencies_s": ours.latencies_s, "load_s": ours.facts["load_s"]}
-        deployed = replace(deployed, **found, seconds={**deployed.seconds, **watch.seconds})
+        deployed = replace(deployed, **found, seconds=seconds)
     else:
         deployed = replace(deployed, notes=[*deployed.notes, f"compiled but not run: {reason}"])
     most = TOLERANCE[form.precision if form.halves else interface.precision]
@@ -312,17 +293,14 @@ def _is_wrong(deployed: Deployed, most: float) -> bool:
 def _with_rounding(
     folder: Path, source: NetworkSource, deployed: Deployed, interface: Interface
 ) -> Deployed:
-    """Compare again; the rounding of the numbers that each output sums counts as right.
-
-    The result stays as it is where torch cannot trace the network.
-    """
+    """Compare again; the rounding of the numbers that each output sums counts as right."""
     work = folder / WORK
     if source.is_onnx:
         return deployed
     given = (source, work / INPUTS)
     try:
         scales = ask(build.__name__, build.scales_of.__name__, *given, log_file=work / "scales.log")
-    except PrunerError:
+    except PrunerError:  # torch cannot trace the network
         return deployed
     if not any(scales):  # no output is a sum
         return deployed

@@ -3,12 +3,10 @@
 A failure is an outcome of its candidate, never of the run.
 
 * `measurer`: candidates in, outcomes out
-* `jobs`: the jobs of worker processes
+* `jobs`: the jobs of worker processes; when the repeats of a measurement end
 * `preload_tvm`: TVM, imported once for all workers
-* `numerics`: inputs, and how far results may be off
-* `repeats`: when the repeats of a measurement end; real-time priority meanwhile
+* `numerics`: inputs, how far results may be off, real-time priority
 * `energy`: joules that a device has used
-* `built_size`: code and scratch memory of a built program
 * `machine`: target, analyzer and devices of a platform
 * `targets`: CPU targets
 """

@@ -8,29 +8,16 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 POWERCAP, THERMAL = Path("/sys/class/powercap"), Path("/sys/class/thermal")
 _PACKAGES = ("x86_pkg_temp", "k10temp")  # kinds of thermal zones of processors
-_NVML = "libnvidia-ml.so.1"  # comes with the driver
+NVML = "libnvidia-ml.so.1"  # comes with the driver
 _MILLI, _MICRO = 1e-3, 1e-6
 LEAST_WINDOW_S = 2.0  # some twenty updates of a counter
-
-
-class EnergyMeter(Protocol):
-    """A counter of joules that only increases."""
-
-    name: str
-
-    def read(self) -> tuple[float, float]:
-        """Read a clock, s, and a counter, J, of any start, or raise `OSError`."""
-
-    def temperature_c(self) -> float | None:
-        """Read the degrees Celsius of the device; None where they cannot be read."""
 
 
 class NvmlMeter:
@@ -42,7 +29,7 @@ class NvmlMeter:
         self._library, self._device = library, device
 
     def read(self) -> tuple[float, float]:
-        """Read clock and counter; see `EnergyMeter`."""
+        """Read a clock, s, and a counter, J, of any start, or raise `OSError`."""
         used = ctypes.c_ulonglong()
         code = self._library.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(used))
         if code != 0:
@@ -50,7 +37,7 @@ class NvmlMeter:
         return time.monotonic(), _MILLI * used.value
 
     def temperature_c(self) -> float | None:
-        """Read the degrees of the GPU; see `EnergyMeter`."""
+        """Read the degrees Celsius of the GPU; None where they cannot be read."""
         found = ctypes.c_uint()
         with suppress(AttributeError):  # a library without this function
             code = self._library.nvmlDeviceGetTemperature(self._device, 0, ctypes.byref(found))
@@ -78,7 +65,7 @@ class PowercapMeter:
         return time.monotonic(), _MICRO * self._used
 
     def temperature_c(self) -> float | None:
-        """Read the degrees of the hottest package; see `EnergyMeter`."""
+        """Read the degrees Celsius of the hottest package; see `NvmlMeter`."""
         found = []
         for zone in self._thermal.glob("thermal_zone*"):
             with suppress(OSError, ValueError):
@@ -87,21 +74,18 @@ class PowercapMeter:
         return max(found, default=None)
 
 
-def energy_meter(
-    device: str,
-    *,
-    powercap: Path = POWERCAP,
-    nvml: str = _NVML,
-    environment: Mapping[str, str] | None = None,
-) -> EnergyMeter | None:
+EnergyMeter = NvmlMeter | PowercapMeter
+
+
+def energy_meter(device: str) -> EnergyMeter | None:
     """Open the meter of ``cpu`` or ``cuda``; None without driver or powercap."""
     if device not in ("cpu", "cuda"):
         return None
     with suppress(OSError, ValueError):
         if device == "cuda":
-            return _nvml(nvml, os.environ if environment is None else environment)
+            return _nvml()
         # one colon: packages; deeper zones (cores, DRAM) are parts of them and would count twice
-        zones = [z for z in sorted(powercap.glob("intel-rapl:*")) if z.name.count(":") == 1]
+        zones = [z for z in sorted(POWERCAP.glob("intel-rapl:*")) if z.name.count(":") == 1]
         if zones:
             meter = PowercapMeter(zones)
             # a counter that only root may read raises here, not in the middle of a comparison
@@ -110,10 +94,10 @@ def energy_meter(
     return None
 
 
-def _nvml(name: str, environment: Mapping[str, str]) -> NvmlMeter:
+def _nvml() -> NvmlMeter:
     """Open NVML's counter of the first visible GPU."""
-    library, device = ctypes.CDLL(name), ctypes.c_void_p()
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
+    library, device = ctypes.CDLL(NVML), ctypes.c_void_p()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
     # an index or a UUID, as CUDA_VISIBLE_DEVICES has it; NVML itself ignores that variable
     code = library.nvmlInit_v2()
     if code == 0 and visible.isdigit():
@@ -131,18 +115,12 @@ def _number(path: Path) -> int:
     return int(path.read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramEnergy:
-    """The joules of a program's run, without the idle power of the device.
-
-    ``joules``: None where the median is not above 0, as when other work ran during the rest.
-    ``watts``: mean over its windows, idle power included. ``temperature_c``: at the end of its
-    windows, the highest; None where it cannot be read.
-    """
-
-    joules: float | None
-    watts: float
-    temperature_c: float | None
+def energy_of(meter: EnergyMeter, work: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Return the joules and seconds of `work`, and its result; raise `OSError` without counter."""
+    start_s, before_j = meter.read()
+    found = work()
+    end_s, after_j = meter.read()
+    return after_j - before_j, end_s - start_s, found
 
 
 def count_energy(
@@ -151,38 +129,35 @@ def count_energy(
     *,
     rest: Callable[[], None],
     turns: int = 3,
-) -> dict[int, ProgramEnergy]:
+) -> dict[int, dict[str, Any]]:
     """Count the joules of programs in turns, because a warm device uses more.
 
     `runs`: each call keeps the device busy with one program for a window of at least
     `LEAST_WINDOW_S` and returns the number of runs; None: it failed, and the program is left out.
-    `rest` waits as long: the power meanwhile is the idle power, which is taken off. Joules are the
-    medians of the turns. Raises `OSError`: the counter is gone.
+    `rest` waits as long: the power meanwhile is the idle power. Returns of each program ``joules``
+    of a run (without idle power, the median of the turns; None: not above 0, as when other work ran
+    during the rest), mean ``watts``, and the highest ``temperature_c`` after a turn. Raises
+    `OSError`: the counter is gone.
     """
-    start_s, before_j = meter.read()
-    rest()
-    end_s, after_j = meter.read()
-    idle_w = (after_j - before_j) / (end_s - start_s)
+    idle_j, rest_s, _ = energy_of(meter, rest)
     found: dict[int, list[tuple[float, float, float | None]]] = {number: [] for number in runs}
     for _ in range(turns):
         for number in list(found):
-            start_s, before_j = meter.read()
-            times = runs[number]()
-            end_s, after_j = meter.read()
+            used_j, seconds, times = energy_of(meter, runs[number])
             if not times:
                 del found[number]
                 continue
-            watts = (after_j - before_j) / (end_s - start_s)
-            joules = (watts - idle_w) * (end_s - start_s) / times
+            watts = used_j / seconds
+            joules = (watts - idle_j / rest_s) * seconds / times
             found[number].append((joules, watts, meter.temperature_c()))
     return {number: _of_windows(windows) for number, windows in found.items()}
 
 
-def _of_windows(windows: Sequence[tuple[float, float, float | None]]) -> ProgramEnergy:
+def _of_windows(windows: Sequence[tuple[float, float, float | None]]) -> dict[str, Any]:
     joules, watts, degrees = zip(*windows, strict=True)
     known, median_j = [value for value in degrees if value is not None], float(np.median(joules))
-    return ProgramEnergy(
-        joules=median_j if median_j > 0 else None,
-        watts=float(np.mean(watts)),
-        temperature_c=max(known, default=None),
-    )
+    return {
+        "joules": median_j if median_j > 0 else None,
+        "watts": float(np.mean(watts)),
+        "temperature_c": max(known, default=None),
+    }

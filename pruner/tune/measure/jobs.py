@@ -4,7 +4,7 @@ import importlib
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from pruner.errors import PrunerError
 from pruner.processes import NoReference
-from pruner.tune.compiling import compiled, link
+from pruner.tune.compiling import code_bytes, compiled, link, scratch_watch
 from pruner.tune.cuda import provide_compiler
 from pruner.tune.kinds import OPENCL, is_cuda, is_opencl, lost_device
-from pruner.tune.measure.built_size import ScratchWatch, code_bytes
 from pruner.tune.measure.numerics import (
     Arguments,
     Kind,
@@ -28,9 +27,9 @@ from pruner.tune.measure.numerics import (
     inputs,
     load_reference,
     save_reference,
+    undisturbed,
     worst_error,
 )
-from pruner.tune.measure.repeats import AdaptiveRepeats, undisturbed
 from pruner.tune.opencl.runtime import compile_kernels, load_runtime
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments as arguments_of
@@ -46,15 +45,45 @@ _SESSION_S = 10.0  # until a remote device is there; a run may take longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveRepeats:
+    """A rule that ends the repeats of a measurement.
+
+    ``cv_limit`` (None: off), after each repeat beyond the second, as in AdaTune's release (Li et
+    al., NeurIPS'20, measure_methods.py): stop if the coefficient of variation of the speeds (``1 /
+    seconds``; of five and more the fastest and slowest left out) is below it. ``above_s``, after
+    each repeat: stop if every repeat so far took longer, in seconds. A disturbance makes a repeat
+    longer and hardly ever shorter, so the fastest repeat decides, and a program whose first repeat
+    is within ``above_s`` gets all its repeats.
+    """
+
+    cv_limit: float | None = 0.1
+    above_s: float = float("inf")
+
+    def enough(self, costs_s: Sequence[float] | NDArray[np.float64]) -> bool:
+        """Check whether the repeats so far, seconds [R], suffice."""
+        if len(costs_s) and min(costs_s) > self.above_s:
+            return True
+        if self.cv_limit is None or len(costs_s) < 3:
+            return False
+        speed = np.sort(1.0 / np.asarray(costs_s))
+        speed = speed[1:-1] if len(speed) > 4 else speed
+        return bool(speed.std() < self.cv_limit * speed.mean())
+
+    def measured(self, measure: Callable[[], float], most: int) -> list[float]:
+        """Call `measure`, which returns seconds, until the repeats suffice or `most` calls."""
+        costs_s: list[float] = []
+        while len(costs_s) < most and not self.enough(costs_s):
+            costs_s.append(measure())
+        return costs_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """How long and how often a program runs: MetaSchedule's evaluator settings.
 
-    A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``; all repeats are
-    kept. ``cv_limit``: as many as :class:`~pruner.tune.measure.repeats.AdaptiveRepeats` needs, at
-    most ``repeats`` (Ansor's own process makes all). ``stop_above``: no second repeat where the
-    first takes longer than this multiple of the task's best known latency. ``flush_cache`` empties
-    the CPU caches before each. ``priority`` requests real-time priority, where the system permits
-    it.
+    A repeat is the mean of at least ``number`` runs and at least ``min_repeat_ms``. ``cv_limit``:
+    as many repeats as `AdaptiveRepeats` needs. ``stop_above``: no second repeat where the first
+    takes longer than this multiple of the task's best known latency. ``priority``: real-time.
     """
 
     number: int = 1
@@ -119,13 +148,10 @@ def build(
     runs: bool = False,
     sized: bool = False,
 ) -> tuple[int, int] | None:
-    """Compile a scheduled module to the library `path`.
+    """Compile a scheduled module to `path`; with ``sized`` return bytes of code and scratch.
 
-    ``exact``: with the C library's own functions, for reference programs. ``runs``: it needs the
-    linker of the target's processor, which is not needed to see that a program compiles.
-
-    Returns:
-        With ``sized`` the bytes of code and of scratch memory, else None.
+    ``exact``: with the C library's own functions, for reference programs. ``runs``: the linker of
+    the target's processor must not be missing.
     """
     tvm = load_tvm().tvm
     module = tvm.ir.load_json(module_json)
@@ -136,8 +162,8 @@ def build(
         provide_compiler()
     if is_opencl(target):
         load_runtime()
-    watch = ScratchWatch(int(target.attrs.get("num-cores", 1))) if sized else None
-    seen = () if watch is None else (watch.instrument,)
+    scratch: list[int] = []
+    seen = scratch_watch(int(target.attrs.get("num-cores", 1)), scratch) if sized else ()
     made = compiled(module, target, exact=exact, instruments=seen)
     if is_opencl(target) and tvm.device(OPENCL, 0).exist:
         compile_kernels(made, arguments_of(module))
@@ -149,7 +175,7 @@ def build(
         # without the linker of another processor the objects show that it compiles
         made.export_library(f"{path}.tar")
         Path(f"{path}.tar").replace(path)
-    return None if watch is None else (code_bytes(Path(path)), watch.scratch_bytes)
+    return (code_bytes(Path(path)), scratch[-1] if scratch else 0) if sized else None
 
 
 def load_target(target_json: str) -> Any:
@@ -204,16 +230,10 @@ def hold(path: str, device: str, arguments: Arguments, seconds: float, latency_s
 
 
 def reference(path: str, arguments: Arguments, out: str) -> float:
-    """Run the unscheduled program on this CPU and save its results.
+    """Run the unscheduled program on this CPU, save its results, and return its seconds.
 
     Inputs are in [-1, 1), and edge cases are added where a run is quick; an operator that is not
-    defined below zero gets positive inputs instead.
-
-    Returns:
-        Seconds of one run.
-
-    Raises:
-        ValueError: no result is a number.
+    defined below zero gets positive inputs instead. Raises `ValueError`: no result is a number.
     """
     module, handle = _open(path, "cpu", None)
 
@@ -242,10 +262,7 @@ def reference(path: str, arguments: Arguments, out: str) -> float:
 def check(
     path: str, device: str, arguments: Arguments, expected: str, address: RpcAddress | None
 ) -> float:
-    """Compute the largest `worst_error`.
-
-    Raises `NoReference` if `expected` cannot be read, and `ConnectionError` as `run`.
-    """
+    """Compute the largest `worst_error`; raise `NoReference`, and `ConnectionError` as `run`."""
     try:
         written = Path(expected).stat()
     except OSError as error:

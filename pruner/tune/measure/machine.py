@@ -32,9 +32,7 @@ def make_platform(
     target: str | Mapping[str, Any] | None = None,
     address: RpcAddress | None = None,
 ) -> Platform:
-    """Make the platform of a described device, or of a given `target`.
-
-    `target` has the form `TARGET_FORM`, or is its JSON text.
+    """Make the platform of a described device, or of a `target` (`TARGET_FORM`, or JSON).
 
     ``target="host"`` is this machine's CPU with all its cores and instructions. Attributes that a
     given target lacks come from this machine (cores) or from the platform (CUDA). Raises
@@ -209,10 +207,9 @@ def on_opencl(
 ) -> tuple[Platform, OpenCLDevice]:
     """Bind a platform to the OpenCL device that runs its programs.
 
-    ``wanted``: number or words of the device (measure.device=), instead of the words in the
-    platform's file. ``own_limits``: the device limits work groups and local memory, where the
-    platform's file describes another device or none; they never exceed the device's. Raises
-    `PrunerError`: there is no such device, or no OpenCL.
+    ``wanted``: number or words of the device, instead of the words in the platform's file.
+    ``own_limits``: the device limits work groups and local memory, where the platform's file
+    describes another device or none. Raises `PrunerError`: there is no such device, or no OpenCL.
     """
     assert isinstance(device, GpuDevice), type(device)
     found = find_device(wanted, device.opencl_device)
@@ -275,16 +272,10 @@ def visible_gpus(environment: Mapping[str, str] | None = None) -> list[str]:
 
 
 def check_health(address: RpcAddress, timeout_s: float) -> dict[str, Any]:
-    """Get a device of the key and move bytes there and back.
+    """Move bytes to a device and back; return ``seconds`` and number of ``servers``.
 
-    Everything happens in a worker process: TVM's own client retries for minutes and cannot be
-    interrupted.
-
-    Returns:
-        ``seconds`` of the transfer, and ``servers``, the number of devices of the key.
-
-    Raises:
-        PrunerError: no tracker, no server of this key, or none that responds in time.
+    It happens in a worker process: TVM's own client retries for minutes and cannot be interrupted.
+    Raises `PrunerError`: no tracker, no server of this key, or none that responds in time.
     """
     where = f"runner.host={address.host} runner.port={address.port}"
     try:

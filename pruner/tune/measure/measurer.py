@@ -20,7 +20,7 @@ from pruner.processes import NO_REFERENCE, NOT_TRIED, TIMEOUT, Reply, WorkerPool
 from pruner.search.space import Candidate
 from pruner.tune.kinds import OPENCL
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
-from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, Check, are_timings
+from pruner.tune.measure.numerics import CODE, FLOOR, SCRATCH, Arguments, are_timings, tolerance
 from pruner.tune.measure.targets import reference_target
 from pruner.tune.phases import Phases
 
@@ -51,16 +51,15 @@ class MeasureSettings:
     default; a GPU or a remote device is not disturbed. ``lag`` batches (0 to 8) are proposed, and
     without ``exclusive`` built, before the results of the previous batch arrive: exploration then
     overlaps with building and measuring, but lacks the results of these batches. Default: 0 if
-    programs run alone, else 1. ``reference_timeout_s``: for the reference results, which a builder
-    computes on one core of this machine without any schedule. ``finalists``: how many of a task's
-    best programs are timed again, in turns, at the end of a run; 0: none.
+    programs run alone, else 1. ``finalists``: how many of a task's best programs are timed again,
+    in turns, at the end of a run; 0: none.
     """
 
     timing: Timing = field(default_factory=Timing)
     builders: int | None = None  # None: one a core
     build_timeout_s: float = 30.0
     run_timeout_s: float = 20.0
-    reference_timeout_s: float = 120.0
+    reference_timeout_s: float = 120.0  # of a program without schedule, on one core
     memory_gib: float = 8.0
     exclusive: bool | None = None
     lag: int | None = None
@@ -119,10 +118,9 @@ class Outcome:
 class Platform:
     """A TVM target, the kind of its device, and its remote address.
 
-    ``cores`` is how many a CPU program may use. ``on_cpu``: an OpenCL device that is this machine's
-    CPU. ``name`` is the described platform of the target, ``peak_flops_per_s`` its float32 peak on
-    that many cores, ``half_peak_flops_per_s`` the float16 peak of a GPU. ``environments``: the
-    devices that measure at the same time, each as additional environment variables of its process.
+    ``on_cpu``: an OpenCL device that is this machine's CPU. ``name`` is the described platform of
+    the target, ``peak_flops_per_s`` its float32 peak on ``cores``, ``half_peak_flops_per_s`` the
+    float16 peak of a GPU. ``environments``: variables of the process of each device that measures.
     """
 
     target: Any
@@ -164,9 +162,8 @@ class DeviceMeasurer:
     ) -> None:
         """Create the pools; start no worker yet.
 
-        `folder` holds the built libraries and the compilers' files: it is emptied now and removed
-        at the end. None: a new folder among the system's temporary files. ``kernels``: PoCL's
-        cache, which stays; None: inside `folder`.
+        `folder` holds built libraries: it is emptied now and removed at the end. None: a temporary
+        folder. ``kernels``: PoCL's cache, which stays; None: inside `folder`.
         """
         self._platform, self._settings, self._phases = platform, settings, phases
         self.exclusive = settings.exclusive
@@ -287,13 +284,13 @@ class DeviceMeasurer:
         self,
         batch: Sequence[_Job],
         accept: Callable[[int, Outcome], bool],
-        check: Check | None,
+        check: Path | None,
         stopped: Callable[[], bool] = never,
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield outcomes in batch order; end early once `stopped` returns True.
 
         ``accept(position, outcome)`` returns True if a program would be the best so far: only such
-        programs are checked.
+        programs are compared with the results in the file `check`.
         """
         if self.exclusive:
             with self._phases.time("build"):
@@ -368,8 +365,8 @@ class DeviceMeasurer:
             extra=dict(zip((CODE, SCRATCH), sizes, strict=False)),
         )
 
-    def _checked(self, job: _Job, outcome: Outcome, check: Check) -> Outcome:
-        where = self._platform.device, job.arguments, check.expected, self._platform.address
+    def _checked(self, job: _Job, outcome: Outcome, check: Path) -> Outcome:
+        where = self._platform.device, job.arguments, str(check), self._platform.address
         with self._phases.time("run"):
             reply = self._runner.submit("check", job.path, *where).result()
         run_s = outcome.run_s + reply.seconds
@@ -377,21 +374,18 @@ class DeviceMeasurer:
             return replace(outcome, message=f"not checked: {reply.message}", run_s=run_s)
         if reply.error is not None:
             return _failure("check", reply, build_s=outcome.build_s, run_s=run_s)
+        most = tolerance(job.arguments)
         # written so that a NaN counts as wrong
-        if not reply.value <= check.tolerance:
+        if not reply.value <= most:
             message = (
                 f"an element differs from the reference by {reply.value:.3g} of its value and "
-                f"{FLOOR:g} usual ones, more than {check.tolerance:g}"
+                f"{FLOOR:g} usual ones, more than {most:g}"
             )
             return replace(outcome, costs_s=(), error="wrong_result", message=message, run_s=run_s)
         return replace(outcome, run_s=run_s, checked=True)
 
-    def reference(self, module: Any, arguments: Arguments, path: Path) -> str | None:
-        """Compute the results of ``main`` without schedule; None, or an error text."""
-        return self.begin_reference(module, arguments, path).result()
-
     def begin_reference(self, module: Any, arguments: Arguments, path: Path) -> Future[str | None]:
-        """Begin to compute a reference while exploration continues; see :meth:`reference`."""
+        """Begin to compute the results of ``main`` without schedule; None, or an error text."""
         text = importlib.import_module("tvm").ir.save_json(module)
         library = self._new_library()
         begun = self._references.submit(self._reference, text, arguments, path, library)
@@ -420,13 +414,12 @@ class DeviceMeasurer:
         self,
         module: Any,
         arguments: Arguments,
-        check: Check | None = None,
+        check: Path | None = None,
         timing: Timing | None = None,
     ) -> Outcome:
         """Time and check ``main`` without schedule as any other program, or by `timing`."""
         path = Path(self._new_library())
-        with self._phases.time("build"):
-            reason = self.export(module, path)
+        reason = self.export(module, path)
         if reason is not None:
             return Outcome(error="build_error", message=reason)
         if self.exclusive:
@@ -440,7 +433,7 @@ class DeviceMeasurer:
         self,
         modules: Sequence[Any],
         arguments: Arguments,
-        check: Check | None,
+        check: Path | None,
         turns: int,
         stopped: Callable[[], bool] = never,
         is_late: Callable[[], bool] = never,
@@ -450,8 +443,7 @@ class DeviceMeasurer:
 
         ``costs_s`` has a repeat for each of the `turns`; a program that fails has none. With
         `check` the results of all are compared. The list is empty once `stopped` returns True. Once
-        `is_late` does, only the complete turns count; without any the list is empty, too. Results
-        are not compared if a program has less than the `fewest` turns.
+        `is_late` does, only complete turns count. Results are not compared below `fewest` turns.
         """
 
         def ended() -> bool:
@@ -500,7 +492,8 @@ class DeviceMeasurer:
 
     def export(self, module: Any, path: Path) -> str | None:
         """Build a scheduled module into a permanent library; return any error."""
-        done = self.begin_build(module, path).result()
+        with self._phases.time("build"):
+            done = self.begin_build(module, path).result()
         return None if done.error is None else f"{done.error}: {done.message}"
 
     def begin_build(self, module: Any, path: Path) -> Future[Reply]:
@@ -522,7 +515,7 @@ class DeviceMeasurer:
         self,
         path: Path,
         arguments: Arguments,
-        check: Check | None = None,
+        check: Path | None = None,
         timing: Timing | None = None,
     ) -> Outcome:
         """Time a permanent library, perhaps by another `timing`, and `check` it."""

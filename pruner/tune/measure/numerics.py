@@ -1,8 +1,9 @@
-"""Inputs of a measured program, and the error of its results, also for Ansor."""
+"""Inputs, priority and errors of a measured program, also for Ansor."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,7 +122,7 @@ def other_inputs(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
 def worst_error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
     """Compute the largest error of an element, relative to its magnitude.
 
-    That is max over elements of |found - wanted| / (|wanted| + FLOOR * the usual |wanted|).
+    max |found - wanted| / (|wanted| + FLOOR * the usual |wanted|).
 
     The usual magnitude is the median of the values that are not zero (1 / FLOOR where all are): an
     element near zero is a sum that cancels, whose rounding is that of its terms. Where the
@@ -215,14 +216,6 @@ def load_reference(path: str) -> dict[Kind, list[NDArray[Any]]]:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """The file of the reference's results, and the largest tolerated `worst_error`."""
-
-    expected: str
-    tolerance: float
-
-
 class TaskReference:
     """The expected results of a task, computed once and kept in a file."""
 
@@ -232,9 +225,8 @@ class TaskReference:
         """Compute the results of `module`, called `name` in lines, into `path` by a measurer."""
         self._name, self._path, self._log = name, path, log
         self._what, self._measurer = (module, arguments, path), measurer
-        self._check = Check(expected=str(path), tolerance=tolerance(arguments))
         self._begun: Future[str | None] | None = None  # at work
-        self._known: tuple[Check | None] | None = None
+        self._known: tuple[Path | None] | None = None
 
     def begin(self) -> None:
         """Begin to compute the results, unless they are begun or in a readable file."""
@@ -243,7 +235,7 @@ class TaskReference:
         if self._path.is_file():
             try:
                 load_reference(str(self._path))
-                self._known = (self._check,)
+                self._known = (self._path,)
                 return
             except NoReference as error:
                 self._log(f"{self._name}: its reference is computed again ({error})")
@@ -251,8 +243,8 @@ class TaskReference:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._begun = self._measurer.begin_reference(*self._what)
 
-    def check(self, wait: Callable[[Future[Any]], object]) -> Check | None:
-        """Return what to compare with; None, with a report, if its computation failed.
+    def check(self, wait: Callable[[Future[Any]], object]) -> Path | None:
+        """Return the file to compare with; None, with a report, if its computation failed.
 
         None, too, if it is not there after ``wait(future)``; a later call may have it.
         """
@@ -265,5 +257,22 @@ class TaskReference:
             reason = self._begun.result()
             if reason is not None:
                 self._log(f"{self._name}: RESULTS ARE NOT CHECKED, no reference ({reason})")
-            self._known = (self._check if reason is None else None,)
+            self._known = (self._path if reason is None else None,)
         return self._known[0]
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Run this process's threads before ordinary processes, where permitted."""
+    _schedule(os.SCHED_FIFO, priority=1)
+    try:
+        yield
+    finally:
+        _schedule(os.SCHED_OTHER, priority=0)
+
+
+def _schedule(policy: int, priority: int) -> None:
+    # TVM's thread pool exists already, and Linux sets the policy of single threads only
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(PermissionError, ProcessLookupError):
+            os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))

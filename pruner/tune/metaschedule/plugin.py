@@ -161,17 +161,13 @@ def cost_model(
     prior: float = LIVE.prior,
     seed: int | None = None,
 ) -> Any:
-    """Make the cost model for TVM's tuning with ``strategy="evolutionary"``.
-
-    It fits ``tune_tir`` and ``tune_relax``.
+    """Make the cost model for ``tune_tir`` and ``tune_relax`` with ``strategy="evolutionary"``.
 
     `platform`, `analyzer`, `model` and `seed` are those of `search_strategy`. The analyzer scores
     alone until a program of the task has been measured. Then its score has the weight
     ``prior / (prior + measured)``, and the learned score has the rest.
 
-    Raises:
-        PrunerError: the model is unknown; or, when tuning starts, no described device fits the
-            target.
+    Raises `PrunerError`: the model is unknown; or, when tuning starts, no described device fits.
     """
     session = MetaScheduleSession(platform=platform, analyzer=analyzer, model=model, seed=seed)
     return PrunerModel(session, prior)

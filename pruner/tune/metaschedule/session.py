@@ -51,8 +51,6 @@ _MODELS: dict[str, Callable[[int], OnlineModel]] = {
 class MetaScheduleTask:
     """A task: program, target and random seed, from TVM's tuning context.
 
-    ``log`` writes a line into TVM's log.
-
     ``context`` is a context of our own with a copy of TVM's rules: a reference to TVM's context,
     which refers to us, would keep both from being freed.
     """

@@ -7,8 +7,8 @@ import importlib.util
 import os
 import re
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -45,7 +45,6 @@ class OpenCLDevice:
     name: str
     version: str
     on_cpu: bool
-    clock_hz: float
     max_threads_per_block: int
     shared_bytes_per_block: int
     has_half: bool
@@ -69,9 +68,8 @@ def cache_folder() -> Path:
 def driver_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Find the variables to set before libOpenCL is opened.
 
-    Variables that are set already stay. The loader of pyopencl's wheel finds drivers by
-    ``OCL_ICD_VENDORS`` alone, and crashes without ``PYOPENCL_HOME``. PoCL distributes a program's
-    work groups over all cores of the machine; with one thread its device is one core.
+    The loader of pyopencl's wheel finds drivers by ``OCL_ICD_VENDORS`` alone, and crashes without
+    ``PYOPENCL_HOME``. PoCL would distribute a program's work groups over all cores.
     """
     given = os.environ if environment is None else environment
     wanted = {"POCL_MAX_PTHREAD_COUNT": "1"}
@@ -219,7 +217,7 @@ def devices() -> list[OpenCLDevice]:
 
 
 def _device(number: int, fields: list[str]) -> OpenCLDevice:
-    driver, vendor, name, version, kind, _, mhz, threads, shared, halves = fields
+    driver, vendor, name, version, kind, _, _, threads, shared, halves = fields
     return OpenCLDevice(
         number=number,
         driver=driver,
@@ -227,7 +225,6 @@ def _device(number: int, fields: list[str]) -> OpenCLDevice:
         name=name,
         version=version,
         on_cpu=bool(int(kind) & _CPU),
-        clock_hz=1e6 * int(mhz),
         max_threads_per_block=int(threads),
         shared_bytes_per_block=int(shared),
         has_half=bool(int(halves)),
@@ -253,26 +250,17 @@ def find_device(wanted: str | int | None, described: str | None = None) -> OpenC
     raise PrunerError(f"no OpenCL device here is {words}; measure.device= one of: {known}")
 
 
-@contextmanager
-def _mode(mode: int) -> Iterator[list[str]]:
-    """Launch kernels in a mode; the list then holds the recorded launches."""
-    set_mode = importlib.import_module("tvm_ffi").get_global_func("pruner.opencl.set_mode")
-    lines = list[str]()
-    set_mode(mode)
-    try:
-        yield lines
-    finally:
-        lines.extend(str(set_mode(_RUN)).splitlines())
-
-
 def compile_kernels(module: Any, arguments: Arguments) -> None:
     """Compile a program's kernels by the driver, whose errors are raised here."""
     _called(module, arguments, _COMPILE)
 
 
 def _called(module: Any, arguments: Arguments, mode: int) -> list[str]:
+    """Call a program in a mode; return the recorded launches."""
     tvm = load_tvm().tvm
-    with _mode(mode) as lines:
+    set_mode = importlib.import_module("tvm_ffi").get_global_func("pruner.opencl.set_mode")
+    set_mode(mode)
+    try:
         device = tvm.device(OPENCL, 0)
         # sizes are needed, values are not: no kernel runs in these modes
         arrays = [tvm.runtime.empty(shape, dtype, device) for shape, dtype in arguments]
@@ -280,6 +268,8 @@ def _called(module: Any, arguments: Arguments, mode: int) -> list[str]:
         if mode == _COMPILE:
             device.sync()
         del arrays
+    finally:
+        lines = str(set_mode(_RUN)).splitlines()
     return lines
 
 
@@ -333,9 +323,7 @@ if __name__ == "__main__":
 
 
 def launch_plan(module: Any, arguments: Arguments, target: str) -> dict[str, Any]:
-    """Describe as JSON how the kernels of a program are launched.
-
-    No device is needed.
+    """Describe as JSON how a program's kernels are launched; no device is needed.
 
     ``arguments`` are those of ``main``, the output last, with shape, dtype and bytes;
     ``workspaces`` the bytes of further buffers. Buffers are numbered in this order. A launch has

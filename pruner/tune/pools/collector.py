@@ -4,45 +4,33 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from pruner.errors import PrunerError
 from pruner.files import as_written, hold, read_json, write_json
-from pruner.program.device import Device
 from pruner.progress import Log, silent
+from pruner.search.loop import RunStopped
 from pruner.tune.measure.measurer import (
     BUILDS,
     KERNELS,
     DeviceMeasurer,
     MeasureSettings,
-    Platform,
     never,
 )
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions, about_machine
 from pruner.tune.pools.measured_set import (
-    CollectionStopped,
     MeasuredSet,
-    MeasurementSetup,
+    PoolPlatform,
     Unavailable,
 )
 from pruner.tune.pools.records import ABOUT, PoolSettings
-from pruner.tune.workloads import Workload
 
 PROBED = 4  # programs of every pool that are timed to estimate the total time
 _LOG_PERIOD_S = 15.0  # least seconds between two lines of progress
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPlatform:
-    """A described platform to measure on, and its tasks."""
-
-    platform: Platform
-    device: Device
-    workloads: Sequence[Workload]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +45,8 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """The counts of a collection.
+    """The counts of a collection: ``records`` ran; ``pools`` are finished, of ``of``.
 
-    ``records`` ran, ``failed`` did not; ``pools`` are finished of ``of`` (``short`` lists the
-    others with the reason). ``left_s``: estimated seconds of the rest; ``built``: programs that
-    wait for their first timing. ``unchecked`` programs ran without a check of their results;
     ``unsuccessful`` lists the pools that have unchecked programs although a check was requested,
     pools without a program that ran, and pools that could not be opened or continued.
     """
@@ -71,9 +56,9 @@ class Collected:
     seconds: float
     pools: int
     of: int
-    short: tuple[str, ...] = ()
-    left_s: float = 0.0
-    built: int = 0
+    short: tuple[str, ...] = ()  # reasons of the other pools
+    left_s: float = 0.0  # estimated
+    built: int = 0  # programs that wait for their first timing
     interrupted: bool = False
     unchecked: int = 0
     unsuccessful: tuple[str, ...] = ()
@@ -95,15 +80,16 @@ class Collector:
         self.short: dict[str, str] = {}  # why a pool is unfinished, by its name
         plan.out.mkdir(parents=True, exist_ok=True)
         hold(plan.out)  # before measurement logs are read, which cuts off an incomplete last line
+        how: Any = {"checks": plan.measure.check, "log": log, "stopped": stopped}
         self.pools = [
-            (place, MeasuredSet(workload, place.platform.name, plan.out, plan.settings))
+            MeasuredSet(workload, place, plan.out, plan.settings, **how)
             for place in plan.platforms
             for workload in place.workloads
         ]
-        names = [pool.name for _, pool in self.pools]
+        names = [pool.name for pool in self.pools]
         if doubled := sorted({name for name in names if names.count(name) > 1}):
             raise PrunerError(f"the task {doubled[0]} is there twice; leave one out")
-        for _, pool in self.pools:
+        for pool in self.pools:
             if pool.is_finished:  # by a session that was killed before it cleared up
                 pool.clear()
 
@@ -119,64 +105,57 @@ class Collector:
         """Choose and build the programs of all pools, to be timed elsewhere."""
         return self._over_all(self._prepare)
 
-    def _over_all(self, work: Callable[[MeasurementSetup, list[MeasuredSet]], None]) -> Collected:
+    def _over_all(self, work: Callable[[list[MeasuredSet]], None]) -> Collected:
         start, interrupted, out = time.monotonic(), False, self._plan.out
         try:
             for place in self._plan.platforms:
-                pools = [pool for of, pool in self.pools if of is place and not pool.is_finished]
+                pools = [p for p in self.pools if p.place is place and not p.is_finished]
                 if not pools:
                     continue
                 name, phases, where = place.platform.name, Phases(), (out / BUILDS, out / KERNELS)
                 self._log(f"{name}: starting the processes that build and run programs")
                 with DeviceMeasurer(place.platform, self._plan.measure, phases, *where) as measurer:
-                    setup = MeasurementSetup(
-                        platform=place.platform,
-                        device=place.device,
-                        measurer=measurer,
-                        phases=phases,
-                        conditions=Conditions(place.platform.device),
-                        log=self._log,
-                        stopped=self._stopped,
-                        check=self._plan.measure.check,
-                    )
-                    work(setup, pools)
+                    conditions = Conditions(place.platform.device)
+                    for pool in pools:
+                        pool.measure_with(measurer, phases, conditions)
+                    work(pools)
                 if all(pool.is_finished for pool in pools):
                     shutil.rmtree(out / KERNELS, ignore_errors=True)
-        except CollectionStopped:
+        except RunStopped:
             interrupted = True
         finally:
             # after an interruption, too: the finished pools are complete
             self._write_about(time.monotonic() - start)
-        return replace(self._found(), seconds=time.monotonic() - start, interrupted=interrupted)
+        return self._found(time.monotonic() - start, interrupted=interrupted)
 
-    def _fill(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
+    def _fill(self, pools: list[MeasuredSet]) -> None:
         waiting: list[MeasuredSet] = []
-        if not setup.platform.shares_cpu:  # this CPU is free while the device times programs
-            for pool in pools:
-                if pool.missing:
-                    pool.begin_check(setup)
         for pool in pools:
-            if self._first(setup, pool, None):
+            # this CPU is free while the device times programs
+            if pool.missing and not pool.place.platform.shares_cpu:
+                pool.begin_check()
+        for pool in pools:
+            if self._first(pool, None):
                 waiting.append(pool)
             while waiting and min(p.ready_at for p in waiting) <= time.time():
-                self._again(setup, waiting)
+                self._again(waiting)
         while waiting:
             self._wait(min(pool.ready_at for pool in waiting))
-            self._again(setup, waiting)
+            self._again(waiting)
 
-    def _probe(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
+    def _probe(self, pools: list[MeasuredSet]) -> None:
         for pool in pools:
             probed = max(0, PROBED - len(pool.valid()))
-            if probed and self._first(setup, pool, probed):
-                each_s = self._each_s(pool.paths.platform, "first")
+            if probed and self._first(pool, probed):
+                each_s = self._each_s(pool.platform, "first")
                 self._log(f"{pool.name}: {each_s:.2f} s a program so far")
             pool.close()
 
-    def _prepare(self, setup: MeasurementSetup, pools: list[MeasuredSet]) -> None:
+    def _prepare(self, pools: list[MeasuredSet]) -> None:
         for pool in pools:
             try:
-                pool.prepare(setup)
-                number = sum(pool.build(setup))
+                pool.prepare()
+                number = sum(pool.build())
                 self._log(f"{pool.name}: {number} programs built, {pool.built} are there")
             except Unavailable:
                 raise
@@ -185,16 +164,16 @@ class Collector:
                 self._log(f"left out: {error}")
             pool.close()
 
-    def _first(self, setup: MeasurementSetup, pool: MeasuredSet, limit: int | None) -> bool:
+    def _first(self, pool: MeasuredSet, limit: int | None) -> bool:
         """Time a pool first; return whether second timings are due."""
         try:
             start = time.monotonic()
             if pool.missing:
                 # opening takes seconds that the pace counts apart from timing
-                pool.prepare(setup)
-                self._add(pool.paths.platform, "open", time.monotonic() - start)
+                pool.prepare()
+                self._add(pool.platform, "open", time.monotonic() - start)
             since = time.monotonic()
-            for _ in pool.first(setup, limit):
+            for _ in pool.first(limit):
                 since = self._passed(pool, since, "first")
         except Unavailable:
             raise
@@ -204,14 +183,14 @@ class Collector:
             return False
         return bool(pool.valid())
 
-    def _again(self, setup: MeasurementSetup, waiting: list[MeasuredSet]) -> None:
+    def _again(self, waiting: list[MeasuredSet]) -> None:
         pool = min(waiting, key=lambda one: one.ready_at)
         since = time.monotonic()
         if pool.doubted:
-            for _ in pool.again(setup):
+            for _ in pool.again():
                 since = self._passed(pool, since, "again")
         if not pool.doubted:
-            pool.finish(setup)
+            pool.finish()
             waiting.remove(pool)
             self._log(self._line(pool, "finished"))
 
@@ -221,12 +200,12 @@ class Collector:
             self._log(f"waiting {left:.0f} s, so that timings are minutes apart")
         while time.time() < until:
             if self._stopped():
-                raise CollectionStopped
+                raise RunStopped
             time.sleep(min(0.5, max(0.0, until - time.time())))
 
     def _passed(self, pool: MeasuredSet, since: float, kind: _Kind) -> float:
         now = time.monotonic()
-        self._add(pool.paths.platform, kind, now - since)
+        self._add(pool.platform, kind, now - since)
         if now - self._last_logged > _LOG_PERIOD_S:
             self._last_logged = now
             doing = "timing" if kind == "first" else "timing again"
@@ -234,7 +213,7 @@ class Collector:
         return now
 
     def _line(self, pool: MeasuredSet, doing: str) -> str:
-        number = [one for _, one in self.pools].index(pool) + 1
+        number = self.pools.index(pool) + 1
         return (
             f"[{number}/{len(self.pools)}] {pool.name}: {doing}, {len(pool.valid())} of "
             f"{self._plan.settings.programs} programs; about {hours(self.left_s)} left in all"
@@ -255,26 +234,25 @@ class Collector:
     def left_s(self) -> float:
         """Estimate the seconds that opening and timing will still take."""
         total = 0.0
-        for _, pool in self.pools:
+        for pool in self.pools:
             if pool.name in self.short:
                 continue
-            name, missing = pool.paths.platform, pool.missing
+            name, missing = pool.platform, pool.missing
             total += missing * self._each_s(name, "first")
             total += (missing + len(pool.doubted)) * self._each_s(name, "again")
             if missing and not pool.is_open:
                 total += self._each_s(name, "open")
         return total
 
-    def _found(self) -> Collected:
-        pools = [pool for _, pool in self.pools]
-        records = sum(len(pool.valid()) for pool in pools)
+    def _found(self, seconds: float, *, interrupted: bool) -> Collected:
+        pools = self.pools
         unfinished = [pool for pool in pools if not pool.is_finished]
         return Collected(
-            records=records,
+            records=sum(len(pool.valid()) for pool in pools),
             failed=sum(
                 p.failed and p.has_record for q in pools for p in q.measurement_log.programs
             ),
-            seconds=0.0,
+            seconds=seconds,
             pools=len(pools) - len(unfinished),
             of=len(pools),
             short=tuple(
@@ -282,6 +260,7 @@ class Collector:
             ),
             left_s=self.left_s,
             built=sum(pool.built for pool in pools),
+            interrupted=interrupted,
             unchecked=sum(pool.unchecked for pool in pools),
             unsuccessful=tuple(
                 pool.name
@@ -295,7 +274,7 @@ class Collector:
     def _write_about(self, seconds: float) -> None:
         path = self._plan.out / ABOUT
         path.parent.mkdir(parents=True, exist_ok=True)
-        mine = [pool.about() for _, pool in self.pools if pool.valid()]
+        mine = [pool.about() for pool in self.pools if pool.valid()]
         names = {(about["platform"], about["task"]) for about in mine}
         with as_written(path):
             before = read_json(path, dict) if path.is_file() else {}

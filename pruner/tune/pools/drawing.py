@@ -4,6 +4,8 @@ A uniform draw is mostly of one structure, since some compute locations have man
 spaces, and choices of compute locations in a space, take turns; other decisions are MetaSchedule's.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,35 +22,40 @@ _MUTATIONS = 3  # at most, from a parent to an evolved program
 
 def stratified(space: UnionSpace, num: int, rng: np.random.Generator, seen: set[int]) -> Decisions:
     """Draw at most `num` legal programs, int64 [n, d], evenly; add to `seen`."""
-    kept = [np.zeros((0, space.num_slots), np.int64)]
-    left = num
-    for _ in range(_ROUNDS):
+
+    def draw(left: int) -> Decisions:
         # a space may have fewer programs than wanted: then the rounds end without enough
         rows = _new(space, space.sample(max(_OVERDRAW * left, 256), rng), seen)
-        rows = rows[in_turns(structures(space, rows), rows[:, 0], rng)[:left]]
-        seen.update(space.keys(rows).tolist())
-        kept.append(rows)
-        left -= len(rows)
-        if left <= 0:
-            break
-    return np.concatenate(kept)
+        return rows[in_turns(structures(space, rows), rows[:, 0], rng)[:left]]
+
+    return _in_rounds(space, num, seen, draw, _ROUNDS)
 
 
 def evolved(
     space: UnionSpace, parents: Decisions, num: int, rng: np.random.Generator, seen: set[int]
 ) -> Decisions:
     """Mutate parents in turn to at most `num` new legal programs; add to `seen`."""
-    kept = [np.zeros((0, space.num_slots), np.int64)]
-    left = num
-    for _ in range(_ROUNDS * _OVERDRAW):
+
+    def draw(left: int) -> Decisions:
         rows = parents[rng.permutation(np.arange(max(left, len(parents))) % len(parents))]
         for _ in range(int(rng.integers(1, _MUTATIONS + 1))):
             rows = space.mutate(rows, rng)
-        rows = _new(space, rows, seen)[:left]
+        return _new(space, rows, seen)[:left]
+
+    return _in_rounds(space, num, seen, draw, _ROUNDS * _OVERDRAW)
+
+
+def _in_rounds(
+    space: UnionSpace, num: int, seen: set[int], draw: Callable[[int], Decisions], rounds: int
+) -> Decisions:
+    """Draw until `num` programs are there, or the rounds are over."""
+    kept = [np.zeros((0, space.num_slots), np.int64)]
+    for _ in range(rounds):
+        rows = draw(num)
         seen.update(space.keys(rows).tolist())
         kept.append(rows)
-        left -= len(rows)
-        if left <= 0:
+        num -= len(rows)
+        if num <= 0:
             break
     return np.concatenate(kept)
 

@@ -36,14 +36,6 @@ _NO_HARDWARE = [0] * 8
 _TRIES = 3  # records that a design space is opened with: the decisions of one may be damaged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Space:
-    """A written design space: its name and the length of its vectors."""
-
-    name: str
-    num_slots: int
-
-
 @dataclass(slots=True, eq=False)
 class _Import:
     out: Path
@@ -109,7 +101,7 @@ def _task(
             state.refuse(file, record.line, PrunerError(why))
         state.log(f"{name}: {len(records)} records left out: {why.splitlines()[0]}")
         return
-    spaces: dict[tuple[bytes, str], _Space | UnsupportedProgram] = {}
+    spaces: dict[tuple[bytes, str], tuple[str, int] | UnsupportedProgram] = {}
     tries: Counter[tuple[bytes, str]] = Counter()
     before = state.writer.records
     for record in records:
@@ -122,7 +114,7 @@ def _task(
                 tries[steps] += 1
             if isinstance(space, UnsupportedProgram):
                 raise space.with_traceback(None)  # raised for every record of the space
-            line = _line(key, space, record)
+            line = _line(key, *space, record)
             state.writer.add(state.parser.parse(line), line, (str(file), record.line), name=name)
         except (PrunerError, MalformedError) as error:
             state.refuse(file, record.line, error)
@@ -130,8 +122,8 @@ def _task(
     state.log(f"{name}: {made} of {len(records)} records, {len(spaces)} design spaces")
 
 
-def _space(out: Path, module: Any, record: StoredRecord) -> _Space | UnsupportedProgram:
-    """Write a record's design space, or return why there is none."""
+def _space(out: Path, module: Any, record: StoredRecord) -> tuple[str, int] | UnsupportedProgram:
+    """Write a record's design space: its name and slots, or why there is none."""
     tvm, s_tir, _, _ = load_tvm()
     try:
         target = tvm.target.Target(record.target)
@@ -142,7 +134,7 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
         s_tir.Trace.apply_json_to_schedule(record.trace, schedule)
         design = DesignSpace(module, target, schedule.trace, None)
         program = read_program(design)
-        return _Space(name=save_space(out, design, program), num_slots=program.num_slots)
+        return save_space(out, design, program), program.num_slots
     except UnsupportedProgram as error:
         return error
     except OSError:  # the disk's, not the trace's
@@ -151,17 +143,16 @@ def _space(out: Path, module: Any, record: StoredRecord) -> _Space | Unsupported
         return UnsupportedProgram("trace-not-read", str(error).partition("\n")[0][:100])
 
 
-def _line(key: str, space: _Space, record: StoredRecord) -> bytes:
-    """Convert a record to a line."""
+def _line(key: str, space: str, num_slots: int, record: StoredRecord) -> bytes:
     decisions = decisions_of(record)
-    if len(decisions) != space.num_slots:
-        detail = f"{len(decisions)} decisions, the space takes {space.num_slots}"
+    if len(decisions) != num_slots:
+        detail = f"{len(decisions)} decisions, the space takes {num_slots}"
         raise MalformedError(Reason.BAD_FIELD, detail)
     costs, error_no = (
         (list(record.costs_s), 0) if record.costs_s else ([FAILED_COST_S], UNKNOWN_ERROR)
     )
     target = record.target if isinstance(record.target, str) else json.dumps(record.target)
-    steps = [[TRACE, space.name, decisions]]
+    steps = [[TRACE, space, decisions]]
     header = [key, target, _NO_HARDWARE]
     line = {"i": [header, [[], steps]], "r": [costs, error_no, 0.0, 0], "v": VERSION}
     return json.dumps(line).encode()

@@ -13,18 +13,19 @@ import numpy as np
 from pruner.errors import DataError, PrunerError
 from pruner.processes import Reply
 from pruner.program.device import Device
-from pruner.progress import Log
-from pruner.tune.measure.measurer import DeviceMeasurer, Outcome, Platform, wait_for
-from pruner.tune.measure.numerics import Check, TaskReference
+from pruner.progress import Log, silent
+from pruner.search.loop import RunStopped
+from pruner.tune.measure.measurer import DeviceMeasurer, Outcome, Platform, never, wait_for
+from pruner.tune.measure.numerics import TaskReference
 from pruner.tune.phases import Phases
 from pruner.tune.pools.conditions import Conditions
 from pruner.tune.pools.drawing import evolved, stratified
 from pruner.tune.pools.measurement_log import EVOLVED, RANDOM, MeasurementLog, Program
 from pruner.tune.pools.records import (
-    PoolPaths,
     PoolSettings,
     about_pool,
     header_of,
+    records_path,
     save_space,
     task_name,
     write_database,
@@ -41,54 +42,57 @@ _PATIENCE = 32  # failures beside the programs wanted before a task is given up
 _PARENTS = 4  # of evolved programs: this part of what ran, the fastest
 
 
-class CollectionStopped(Exception):
-    """Raised if the collection is to end early."""
-
-
 class Unavailable(PrunerError):
     """A worker or the device is missing, which is no program's fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementSetup:
-    """The measurer of a platform, with callbacks."""
+class PoolPlatform:
+    """A described platform to measure on, and its tasks."""
 
     platform: Platform
     device: Device
-    measurer: DeviceMeasurer
-    phases: Phases
-    conditions: Conditions
-    log: Log
-    stopped: Callable[[], bool]
-    check: bool = True  # results of every program against the unscheduled one
-
-    def wait(self, job: Future[Reply]) -> Reply:
-        """Wait for a builder's reply; raise `CollectionStopped` on request."""
-        wait_for(job, self.stopped)
-        if not job.done():
-            job.cancel()
-            raise CollectionStopped
-        return job.result()
+    workloads: Sequence[Workload]
 
 
 class MeasuredSet:
     """A task's programs on a platform, in the state of its log."""
 
     def __init__(
-        self, workload: Workload, platform: str, out: Path, settings: PoolSettings
+        self,
+        workload: Workload,
+        place: PoolPlatform,
+        out: Path,
+        settings: PoolSettings,
+        *,
+        checks: bool = True,
+        log: Log = silent,
+        stopped: Callable[[], bool] = never,
     ) -> None:
-        self.workload, self.settings = workload, settings
-        self.paths = PoolPaths(out=out, platform=platform, task=task_name(workload))
-        self.measurement_log = MeasurementLog(self.paths.measurement_log)
+        """Read the log; with ``checks`` results are compared with the unscheduled program's."""
+        self.workload, self.place, self.out, self.settings = workload, place, out, settings
+        self._checks, self._log, self._stopped = checks, log, stopped
+        self.platform, self.task = place.platform.name, task_name(workload)
+        self.records = records_path(out, self.platform, self.task)
+        path = out / "pools" / self.platform / f"{self.task}.jsonl"
+        self.measurement_log = MeasurementLog(path)
+        # of libraries and reference, until the pool is finished
+        self.work = path.with_suffix("")
         self._arguments = arguments(workload.module)
         self._space: UnionSpace | None = None
         self._reference: TaskReference | None = None
         self._building: dict[int, Future[Reply]] = {}  # by the number of the program
 
+    def measure_with(
+        self, measurer: DeviceMeasurer, phases: Phases, conditions: Conditions
+    ) -> None:
+        """Use a measurer of the platform from now on."""
+        self._measurer, self._phases, self._conditions = measurer, phases, conditions
+
     @property
     def name(self) -> str:
         """The name of platform and task, for people."""
-        return f"{self.paths.platform} {self.paths.task}"
+        return f"{self.platform} {self.task}"
 
     def valid(self, origin: str | None = None) -> list[Program]:
         """List the programs that ran, of an origin or of all."""
@@ -147,104 +151,103 @@ class MeasuredSet:
     @property
     def is_finished(self) -> bool:
         """True if nothing is left to measure and the records are written."""
-        return self.paths.records.is_file() and not (self.missing or self.doubted)
+        return self.records.is_file() and not (self.missing or self.doubted)
 
     @property
     def is_open(self) -> bool:
         """True if its design spaces are in memory."""
         return self._space is not None
 
-    def prepare(self, setup: MeasurementSetup) -> None:
+    def prepare(self) -> None:
         """Open the spaces and compute the reference; raises as `open`."""
-        self.open(setup)
-        if setup.check:
-            self._check(setup)
+        self.open()
+        self._check()
 
-    def open(self, setup: MeasurementSetup) -> UnionSpace:
+    def open(self) -> UnionSpace:
         """Open the design spaces; write their files once.
 
         Raises `PrunerError` without programs to read back, `DataError` for a log of other spaces.
         """
         if self._space is not None:
             return self._space
-        setup.log(f"{self.name}: opening its design spaces")
-        platform = setup.platform
+        self._log(f"{self.name}: opening its design spaces")
+        platform = self.place.platform
         opened = open_spaces(
             design_spaces(self.workload.module, platform.target),
             name=self.name,
             # drawn evenly, not by a draft, which would leave slow programs out
             analyzer=None,
             learns=False,
-            phases=setup.phases,
-            log=setup.log,
+            phases=self._phases,
+            log=self._log,
         )
         batched = [space for space in opened.spaces if isinstance(space, BatchedSpace)]
         if not batched:
             raise PrunerError(f"{self.name}: no design space that records can be replayed in")
         if len(batched) < len(opened.spaces):
-            setup.log(
+            self._log(
                 f"{self.name}: {len(opened.spaces) - len(batched)} design spaces are left out, "
                 "records of their programs would have no features"
             )
-        names = [save_space(self.paths.out, space.design, space.program) for space in batched]
+        names = [save_space(self.out, space.design, space.program) for space in batched]
         if not self.measurement_log.spaces:
             self.measurement_log.open_spaces(names)
         # names are hashes of content: a row of the measurement log means nothing in another space
         elif self.measurement_log.spaces != names:
             raise DataError(
-                f"{self.paths.measurement_log}: begun with other design spaces (another TVM or "
+                f"{self.measurement_log.path}: begun with other design spaces (another TVM or "
                 "target?); choose another out="
             )
-        self._space = UnionSpace(batched, setup.phases)
+        self._space = UnionSpace(batched, self._phases)
         return self._space
 
-    def first(self, setup: MeasurementSetup, limit: int | None = None) -> Iterator[Program]:
+    def first(self, limit: int | None = None) -> Iterator[Program]:
         """Draw, build and time programs until enough ran, or `limit` more; yield each.
 
-        Raises `CollectionStopped`, `Unavailable` without worker or device, `PrunerError` without
+        Raises `RunStopped`, `Unavailable` without worker or device, `PrunerError` without
         programs.
         """
         left = self.missing if limit is None else min(limit, self.missing)
         for origin in (RANDOM, EVOLVED):
-            while left > 0 and (chunk := self._next(setup, origin, left)):
+            while left > 0 and (chunk := self._next(origin, left)):
                 # A GPU is timed while this CPU builds; on a CPU builds would disturb the timings.
-                overlaps = limit is None and not setup.platform.shares_cpu
+                overlaps = limit is None and not self.place.platform.shares_cpu
                 ahead = 2 * self.settings.chunk if overlaps else 0
                 following = self._pending(origin)[len(chunk) :][:ahead]
-                for program in self._timed(setup, chunk, check=True, following=following):
+                for program in self._timed(chunk, check=True, following=following):
                     left -= program.valid
                     yield program
 
-    def build(self, setup: MeasurementSetup) -> Iterator[int]:
+    def build(self) -> Iterator[int]:
         """Draw and build random programs to be timed later; yield counts of chunks.
 
-        Raises `CollectionStopped`, `Unavailable` without a worker, `PrunerError` without programs.
+        Raises `RunStopped`, `Unavailable` without a worker, `PrunerError` without programs.
         """
         lacking = self._missing(RANDOM) - len(self._pending(RANDOM))
         if lacking > 0:
-            self._draw(setup, RANDOM, lacking)
+            self._draw(RANDOM, lacking)
         pending = self._pending(RANDOM)
         size = 4 * self.settings.chunk  # the slowest program of a chunk holds up the next chunk
         for start in range(0, len(pending), size):
-            if setup.stopped():
-                raise CollectionStopped
+            if self._stopped():
+                raise RunStopped
             chunk = pending[start : start + size]
-            self._build(setup, chunk)
+            self._build(chunk)
             yield len(chunk)
 
-    def _next(self, setup: MeasurementSetup, origin: str, left: int) -> list[Program]:
+    def _next(self, origin: str, left: int) -> list[Program]:
         """Choose the next programs to time first; none at the end."""
         if not (missing := min(left, self._missing(origin))):
             return []
         failed = [p for p in self._of(origin) if p.failed]
         if len(failed) > self._wanted(origin) + _PATIENCE:
-            self._end(setup, origin, f"most programs fail, the last with {failed[-1].error}")
+            self._end(origin, f"most programs fail, the last with {failed[-1].error}")
             return []
         if not self._pending(origin):
-            self._draw(setup, origin, self._missing(origin))
+            self._draw(origin, self._missing(origin))
         pending = self._pending(origin)
         if not pending:
-            self._end(setup, origin, "its design spaces have no more programs")
+            self._end(origin, "its design spaces have no more programs")
         return pending[: min(self.settings.chunk, missing)]
 
     def _of(self, origin: str) -> list[Program]:
@@ -254,14 +257,14 @@ class MeasuredSet:
         """List the programs of an origin that were drawn and not tried."""
         return [p for p in self._of(origin) if not p.tries and p.error is None]
 
-    def _end(self, setup: MeasurementSetup, origin: str, reason: str) -> None:
+    def _end(self, origin: str, reason: str) -> None:
         self.measurement_log.end(origin, reason)
-        setup.log(f"{self.name}: {len(self.valid(origin))} {origin} programs, {reason}")
+        self._log(f"{self.name}: {len(self.valid(origin))} {origin} programs, {reason}")
 
-    def _draw(self, setup: MeasurementSetup, origin: str, num: int) -> None:
-        space, known = self.open(setup), self.measurement_log.programs
+    def _draw(self, origin: str, num: int) -> None:
+        space, known = self.open(), self.measurement_log.programs
         seen = set(space.keys(self._rows(known)).tolist()) if known else set()
-        task = crc32(self.paths.task.encode())
+        task = crc32(self.task.encode())
         # seeded by the state of the measurement log: a resumed collection draws what it would have
         # drawn
         rng = np.random.default_rng([self.settings.seed, task, len(known)])
@@ -277,60 +280,63 @@ class MeasuredSet:
     def _rows(programs: Sequence[Program]) -> np.ndarray:
         return np.array([program.row for program in programs], np.int64)
 
-    def again(self, setup: MeasurementSetup) -> Iterator[Program]:
+    def again(self) -> Iterator[Program]:
         """Time the doubted programs again, in another order; yield each."""
         doubted = self.doubted
         passes = max(len(program.passes) for program in doubted)
-        task = crc32(self.paths.task.encode())
+        task = crc32(self.task.encode())
         # another order: what disturbs neighbours in time must not disturb the same programs twice
         order = np.random.default_rng([self.settings.seed, task, passes]).permutation(len(doubted))
         size = self.settings.chunk
         for start in range(0, len(order), size):
-            yield from self._timed(setup, [doubted[n] for n in order[start : start + size]])
+            yield from self._timed([doubted[n] for n in order[start : start + size]])
 
     def _timed(
         self,
-        setup: MeasurementSetup,
         programs: Sequence[Program],
         *,
         check: bool = False,
         following: Sequence[Program] = (),
     ) -> Iterator[Program]:
         """Build missing libraries, then time the programs in turn while `following` are built."""
-        self._build(setup, programs)
-        self._begin(setup, following)
-        compared = self._check(setup) if check and setup.check else None
-        self.measurement_log.note(setup.conditions.read())
+        self._build(programs)
+        self._begin(following)
+        compared = self._check() if check else None
+        self.measurement_log.note(self._conditions.read())
         for program in programs:
-            if setup.stopped():
-                raise CollectionStopped
+            if self._stopped():
+                raise RunStopped
             if program.built:
-                outcome = setup.measurer.time_library(
+                outcome = self._measurer.time_library(
                     self._library(program), self._arguments, compared
                 )
-                self._note(setup, program, outcome)
+                self._note(program, outcome)
             yield program
 
-    def _note(self, setup: MeasurementSetup, program: Program, outcome: Outcome) -> None:
-        if outcome.error is not None and setup.stopped():
-            raise CollectionStopped  # a signal to the process group may have ended the program, too
+    def _note(self, program: Program, outcome: Outcome) -> None:
+        if outcome.error is not None and self._stopped():
+            raise RunStopped  # a signal to the process group may have ended the program, too
         if not outcome.concerns_program:
             raise Unavailable(f"{self.name}: {outcome.message}; the same command continues")
         self.measurement_log.timed(program.number, outcome)
         if program.failed:
             self._library(program).unlink(missing_ok=True)
 
-    def _build(self, setup: MeasurementSetup, programs: Sequence[Program]) -> None:
-        self._begin(setup, programs)
+    def _build(self, programs: Sequence[Program]) -> None:
+        self._begin(programs)
         for program in programs:
             if (job := self._building.pop(program.number, None)) is None:
                 continue
-            reply = setup.wait(job)
+            wait_for(job, self._stopped)
+            if not job.done():
+                job.cancel()
+                raise RunStopped
+            reply = job.result()
             if reply.error == "no_worker":
                 raise Unavailable(f"{self.name}: {reply.message}; the same command continues")
             self.measurement_log.built(program.number, reply)
 
-    def _begin(self, setup: MeasurementSetup, programs: Sequence[Program]) -> None:
+    def _begin(self, programs: Sequence[Program]) -> None:
         lacking = [
             p
             for p in programs
@@ -338,57 +344,56 @@ class MeasuredSet:
         ]
         if not lacking:
             return
-        self.paths.work.mkdir(parents=True, exist_ok=True)
-        made = self.open(setup).instantiate(self._rows(lacking))
+        self.work.mkdir(parents=True, exist_ok=True)
+        made = self.open().instantiate(self._rows(lacking))
         for program, schedule in zip(lacking, made, strict=True):
             if schedule is None:
                 self.measurement_log.refused(program.number)
             else:
-                job = setup.measurer.begin_build(schedule.mod, self._library(program))
+                job = self._measurer.begin_build(schedule.mod, self._library(program))
                 self._building[program.number] = job
 
     def _library(self, program: Program) -> Path:
-        return self.paths.work / f"{program.number}.so"
+        return self.work / f"{program.number}.so"
 
-    def begin_check(self, setup: MeasurementSetup) -> None:
+    def begin_check(self) -> None:
         """Begin to compute the reference in the background."""
-        if setup.check:
-            self._task_reference(setup).begin()
+        if self._checks:
+            self._task_reference().begin()
 
-    def _task_reference(self, setup: MeasurementSetup) -> TaskReference:
+    def _task_reference(self) -> TaskReference:
         if self._reference is None:
-            path, module = self.paths.work / REFERENCE, self.workload.module
-            what = self.name, module, self._arguments, path, setup.measurer, setup.log
+            path, module = self.work / REFERENCE, self.workload.module
+            what = self.name, module, self._arguments, path, self._measurer, self._log
             self._reference = TaskReference(*what)
         return self._reference
 
-    def _check(self, setup: MeasurementSetup) -> Check | None:
-        return self._task_reference(setup).check(lambda begun: begun.result())
+    def _check(self) -> Path | None:
+        return self._task_reference().check(lambda job: job.result()) if self._checks else None
 
-    def finish(self, setup: MeasurementSetup) -> None:
+    def finish(self) -> None:
         """Write records and database, and remove the libraries."""
-        space = self.open(setup)
+        space = self.open()
         if not self.valid():
             raise PrunerError(
-                f"{self.name}: no program ran; {self.paths.measurement_log} has the reasons"
+                f"{self.name}: no program ran; {self.measurement_log.path} has the reasons"
             )
-        header = header_of(self.workload, setup.platform, setup.device)
-        write_database(
-            self.paths.database, self.workload, setup.platform, space, self.measurement_log
-        )
-        write_records(self.paths.records, self.measurement_log, space.widths, header)
+        header = header_of(self.workload, self.place.platform, self.place.device)
+        database = self.out / "metaschedule" / self.platform / self.task
+        write_database(database, self.workload, self.place.platform, space, self.measurement_log)
+        write_records(self.records, self.measurement_log, space.widths, header)
         self.clear()
         self.close()
 
     def clear(self) -> None:
         """Remove the libraries."""
-        shutil.rmtree(self.paths.work, ignore_errors=True)
+        shutil.rmtree(self.work, ignore_errors=True)
 
     def about(self) -> dict[str, Any]:
         """Return the counts for ``about.json``."""
         identity = {
-            "platform": self.paths.platform,
-            "task": self.paths.task,
+            "platform": self.platform,
+            "task": self.task,
             "key": self.workload.key,
         }
         return about_pool(self.measurement_log, identity)

@@ -40,9 +40,8 @@ class Program:
     """A drawn program: ``row`` is its design space and its decisions.
 
     ``error``: the kind of its last failure. ``built``: its library was there once; ``tries``: how
-    often it was run or could not be built, ``last_at``: when it last ran. ``checked``: its results
-    were compared with the unscheduled program's, and are right; None without an entry, as in
-    measurement logs of versions that did not write it.
+    often it was run or could not be built. ``checked``: its results were compared with the
+    unscheduled program's, and are right; None in measurement logs of versions that lack it.
     """
 
     number: int
@@ -51,7 +50,6 @@ class Program:
     built: bool = False
     build_s: float = 0.0
     error: str | None = None
-    message: str = ""
     passes: list[Pass] = field(default_factory=list)
     tries: int = 0
     last_at: float = 0.0
@@ -182,7 +180,6 @@ class MeasurementLog:
     @staticmethod
     def _result(program: Program, entry: Mapping[str, Any]) -> None:
         if entry["error"] is not None:
-            program.message = entry.get("message", "")
             program.error = entry["error"]
         if "built" in entry:
             program.built, program.build_s = entry["built"], entry["seconds"]

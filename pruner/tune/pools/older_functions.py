@@ -77,10 +77,10 @@ class _Graph:
     """A saved graph. Every node is built once: shared nodes stay shared."""
 
     def __init__(self, saved: Mapping[str, Any]) -> None:
-        self._nodes: list[dict[str, Any]] = saved["nodes"]
+        self.nodes: list[dict[str, Any]] = saved["nodes"]
         self._root = int(saved["root_index"] if "root_index" in saved else saved["root"])
         self._built: dict[int, Any] = {}
-        self._pointers: dict[int, int] = {}  # a pointer and the buffer that owns it
+        self.owners: dict[int, int] = {}  # the buffer of each pointer
 
     def module(self) -> Any:
         tvm = load_tvm().tvm
@@ -101,17 +101,9 @@ class _Graph:
             node.check_all_read()
         return self._built[place]
 
-    def own(self, pointer: int, buffer: int) -> None:
-        """Note the buffer of a pointer; refuse a second buffer on the same memory."""
-        if pointer and self._pointers.setdefault(pointer, buffer) != buffer:
-            raise UnsupportedProgram("function-not-read", "two of its buffers share their memory")
-
     def full_type(self, place: int) -> str:
-        node = self._nodes[place]
+        node = self.nodes[place]
         return str(node.get("type_key", node.get("type", "")))
-
-    def raw(self, place: int) -> dict[str, Any]:
-        return self._nodes[place]
 
     def _type(self, place: int) -> str:
         name = self.full_type(place).rpartition(".")[2]
@@ -123,7 +115,7 @@ class _Node:
 
     def __init__(self, graph: _Graph, place: int) -> None:
         self.graph, self.place = graph, place
-        self.raw = graph.raw(place)
+        self.raw = graph.nodes[place]
         fields = self.raw.get("attrs", self.raw.get("data"))
         self.fields: dict[str, Any] = fields if isinstance(fields, dict) else {}
         self._read: set[str] = set()
@@ -159,11 +151,8 @@ class _Node:
 def _table() -> dict[str, Callable[[_Node], Any]]:
     tvm, _, tirx, _ = load_tvm()
     return {name: _by_fields(name, fields.split()) for name, fields in _BY_FIELDS.items()} | {
-        "": lambda n: None,
-        "None": lambda n: None,
-        "int": lambda n: n.raw["data"],
-        "float": lambda n: n.raw["data"],
-        "bool": lambda n: n.raw["data"],
+        **dict.fromkeys(("", "None"), lambda n: None),
+        **dict.fromkeys(("int", "float", "bool"), lambda n: n.raw["data"]),
         "String": _string,
         "Array": lambda n: [n.graph.build(place) for place in n.items()],
         "Map": _map,
@@ -226,7 +215,7 @@ def _variable(n: _Node) -> Any:
 
 def _call(n: _Node) -> Any:
     tvm, _, tirx, _ = load_tvm()
-    saved = n.graph.raw(int(n.scalar("op")))
+    saved = n.graph.nodes[int(n.scalar("op"))]
     operator = str(saved.get("repr_str", saved.get("data", "")))
     name = operator.rpartition(".")[2]
     arguments = n["args"]
@@ -246,11 +235,12 @@ def _operators() -> frozenset[str]:
 
 
 def _buffer(n: _Node) -> Any:
-    tirx = load_tvm().tirx
-    n.graph.own(int(n.scalar("data")), n.place)
+    tirx, owned = load_tvm().tirx, int(n.scalar("data"))
+    if owned and n.graph.owners.setdefault(owned, n.place) != n.place:
+        raise UnsupportedProgram("function-not-read", "two of its buffers share their memory")
     if int(n.scalar("buffer_type")) == _AUTO_BROADCAST:
         raise UnsupportedProgram("function-not-read", "it uses a buffer that broadcasts")
-    pointer = _Node(n.graph, int(n.fields["data"]))
+    pointer = _Node(n.graph, owned)
     scope = _Node(n.graph, int(pointer.scalar("type_annotation")))["storage_scope"]
     return tirx.decl_buffer(
         n["shape"],

@@ -25,8 +25,8 @@ from pruner.program.tir.trace import TraceProgram
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.pools.measurement_log import MeasurementLog, Program
 from pruner.tune.run.database import Database
+from pruner.tune.spaces.batched.prim_func import module_text
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.spaces.text import module_text
 from pruner.tune.spaces.union import UnionSpace
 from pruner.tune.workloads import Workload
 
@@ -47,33 +47,9 @@ _COMPILER = 2  # any other error while building
 VERSION = "v0.6"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolPaths:
-    """The files of a task on a platform, below the folder ``out``."""
-
-    out: Path
-    platform: str
-    task: str
-
-    @property
-    def records(self) -> Path:
-        """The gzipped record lines."""
-        return self.out / RECORDS / self.platform / f"{self.task}.json.gz"
-
-    @property
-    def measurement_log(self) -> Path:
-        """The log of all draws, builds and timings."""
-        return self.out / "pools" / self.platform / f"{self.task}.jsonl"
-
-    @property
-    def work(self) -> Path:
-        """The folder of libraries and reference, until the pool is finished."""
-        return self.measurement_log.with_suffix("")
-
-    @property
-    def database(self) -> Path:
-        """The folder of MetaSchedule's database."""
-        return self.out / "metaschedule" / self.platform / self.task
+def records_path(out: Path, platform: str, task: str) -> Path:
+    """Return the file of a task's records."""
+    return out / RECORDS / platform / f"{task}.json.gz"
 
 
 def task_name(workload: Workload) -> str:
@@ -89,8 +65,8 @@ def record(
 ) -> dict[str, Any]:
     """Convert a measured program to a record.
 
-    Its costs are the medians of the two timings that agree best; ``timings`` are all of them, in
-    their order: ``[Unix seconds, [seconds of every repeat]]``.
+    Its costs are the medians of the two timings that agree best; ``timings`` are all, in order:
+    ``[Unix seconds, [seconds of every repeat]]``.
     """
     space, *decisions = program.row
     steps = [[TRACE, spaces[space], decisions[: widths[space]]]]
@@ -117,9 +93,8 @@ def save_space(out: Path, design: DesignSpace, program: TraceProgram) -> str:
 
 def error_number(error: str) -> int:
     """Return Ansor's number of a kind of failure."""
-    if error in ERROR_NUMBERS:
-        return ERROR_NUMBERS[error]
-    return _COMPILER if error.startswith("build_") else UNKNOWN_ERROR
+    other = _COMPILER if error.startswith("build_") else UNKNOWN_ERROR
+    return ERROR_NUMBERS.get(error, other)
 
 
 def header_of(workload: Workload, platform: Platform, device: Device) -> list[Any]:
@@ -131,15 +106,14 @@ def header_of(workload: Workload, platform: Platform, device: Device) -> list[An
 
 def write_records(
     path: Path, measurement_log: MeasurementLog, widths: Sequence[int], header: Sequence[Any]
-) -> int:
-    """Write the record file of a pool; return the number of records."""
+) -> None:
+    """Write the record file of a pool."""
     measured = [p for p in measurement_log.programs if p.has_record]
     lines = [json.dumps(record(p, measurement_log.spaces, widths, header)) for p in measured]
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_atomic(path) as partial:  # no time stamp: the same records give the same bytes
         text = "".join(line + "\n" for line in lines)
         partial.write_bytes(gzip.compress(text.encode(), compresslevel=9, mtime=0))
-    return len(measured)
 
 
 def write_database(
@@ -206,7 +180,7 @@ def bundle(collection: Path, out: Path) -> dict[str, int]:
     about = read_json(collection / ABOUT, dict)
     files, spaces, count = [], set(), 0
     for entry in about["pools"]:
-        path = PoolPaths(out=collection, platform=entry["platform"], task=entry["task"]).records
+        path = records_path(collection, entry["platform"], entry["task"])
         lines = gzip.decompress(path.read_bytes()).splitlines() if path.is_file() else ()
         records = [json.loads(line) for line in lines]
         if len(records) != entry["valid"] + entry["failed"]:
@@ -234,11 +208,9 @@ class PoolSettings:
     """How many programs of a task are collected, and their timing.
 
     ``programs`` that run are collected of every task; the share ``evolved`` of them are mutations
-    of the best random programs.
-
-    Every program is timed twice, at least ``apart_s`` seconds apart and in another order. If the
-    two timings that agree best differ by more than the share ``agree``, it is timed again, up to
-    ``most`` timings in all. ``chunk`` programs are built before they are timed, in turn.
+    of the best random programs. Each is timed twice, at least ``apart_s`` seconds apart and in
+    another order. If the two timings that agree best differ by more than the share ``agree``, it is
+    timed again, up to ``most`` timings in all. ``chunk`` programs are built before they are timed.
     """
 
     programs: int = 192

@@ -15,16 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pruner.commands import Commands
 from pruner.errors import PrunerError
 from pruner.files import complete_lines, cut_incomplete_line
 from pruner.paths import datasets_folder, sources_folder
-from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, MeasureSettings, Platform
+from pruner.tune.measure.measurer import BUILDS, DeviceMeasurer, Platform
 from pruner.tune.phases import PHASES, Phases
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trial, read_trials
 from pruner.tune.workloads import Workload, arguments
+
+if TYPE_CHECKING:
+    from pruner.tune.run.tune_options import TuneOptions
 
 REQUIREMENTS = datasets_folder() / "ansor-requirements.txt"
 _LOG = "ansor.json"
@@ -47,34 +50,10 @@ class Ansor:
         if min(self.population, self.generations) < 1:
             raise PrunerError("policy=ansor_tvm: population and generations must be at least 1")
 
-    def check(self, measure: MeasureSettings, asked: Mapping[str, Any]) -> None:
-        """Refuse options that Ansor's process cannot follow.
-
-        It measures by its own rule and ends after its trials. `asked` are options of the run by
-        name; false, None or empty ones were not given.
-        """
-        memory_gib, usual = measure.memory_gib, MeasureSettings().memory_gib
-        refused = {
-            **asked,
-            "measure.cv_limit": measure.timing.cv_limit,
-            "measure.stop_above": measure.timing.stop_above,
-            "measure.finalists": measure.finalists,
-            "measure.memory_gib": None if memory_gib == usual else memory_gib,
-        }
-        for option, value in refused.items():
-            if value:
-                raise PrunerError(
-                    f"{option}={value}: policy=ansor_tvm cannot do that; leave it out"
-                )
-
     def run(
         self,
         workloads: Sequence[Workload],
-        platform: Platform,
-        measure: MeasureSettings,
-        *,
-        budget: tuple[int, int],
-        seed: int,
+        options: TuneOptions,
         folder: Path,
         report: Callable[[Trial], None],
         interrupted: Callable[[], bool],
@@ -86,7 +65,7 @@ class Ansor:
         """
         if len(workloads) != 1:
             raise PrunerError("policy=ansor_tvm tunes one operator a run; choose one workload")
-        (workload,) = workloads
+        (workload,), platform, measure = workloads, options.platform, options.measure
         if workload.spec is None or platform.device != "cpu" or platform.address is not None:
             raise PrunerError("policy=ansor_tvm tunes named operators on this machine's CPU only")
         python = interpreter(sources_folder() / self.environment)
@@ -99,10 +78,13 @@ class Ansor:
         path, mcpu = folder / "reference.npz", platform.target.attrs.get("mcpu")
         if measure.check and not path.is_file():
             with DeviceMeasurer(platform, measure, Phases(), folder / BUILDS) as measurer:
-                measurer.reference(workload.module, arguments(workload.module), path)
+                module = workload.module
+                measurer.begin_reference(module, arguments(module), path).result()
+        logged = complete_lines(folder / _LOG)  # whose records keep their key
+        key = str(json.loads(logged[0])["i"][0][0]) if logged else workload.key
         spec = {
             "task": workload.name,
-            "key": _key(folder / _LOG, workload.key),
+            "key": key,
             "operator": dict(workload.spec),
             "arguments": arguments(workload.module),
             "target": f"llvm -mcpu={mcpu}" if mcpu else "llvm",
@@ -114,9 +96,9 @@ class Ansor:
             "reference": str(path.resolve()) if path.is_file() else "",
             # the child's clock includes earlier starts, so elapsed_s of a resumed run continues
             "started": start - earlier,
-            "seed": seed,
-            "trials": budget[0],
-            "batch": budget[1],
+            "seed": options.seed,
+            "trials": options.budget.trials,
+            "batch": options.budget.batch,
             "builders": measure.builders or platform.cores,
             "build_timeout_s": measure.build_timeout_s,
             "run_timeout_s": measure.run_timeout_s,
@@ -159,12 +141,6 @@ def _follow(
         raise PrunerError(f"Ansor ended with status {code}; see {log}")
 
 
-def _key(log: Path, key: str) -> str:
-    """Return the key of an earlier start's records, else `key`."""
-    lines = complete_lines(log)
-    return str(json.loads(lines[0])["i"][0][0]) if lines else key
-
-
 def _seconds(folder: Path, total_s: float) -> dict[str, float]:
     """Sum the child's phases; the rest of its time is search."""
     rows = read_trials(folder / JOURNAL_FILE)
@@ -175,32 +151,20 @@ def _seconds(folder: Path, total_s: float) -> dict[str, float]:
     return {**seconds, "idle": 0.0}
 
 
-class MissingAnsor(PrunerError):
-    """The Ansor environment does not exist or cannot import TVM 0.19."""
-
-    def __init__(self, folder: str, detail: str) -> None:
-        super().__init__(
-            f"no working Ansor environment in {folder} ({detail}); "
-            "run: pruner collect setup=true (or: make ansor-env)"
-        )
-        self.folder = folder
-        self.detail = detail
-
-    def __reduce__(self) -> tuple[type[MissingAnsor], tuple[str, str]]:
-        return type(self), (self.folder, self.detail)
-
-
 def interpreter(folder: Path) -> Path:
-    """Return the environment's Python; raise `MissingAnsor` if it has no Ansor."""
-    python = folder / "bin" / "python"
-    if not python.exists():
-        raise MissingAnsor(str(folder), "not there")
-    # in a process of its own: both environments have a package called tvm
-    probe = "import tvm.auto_scheduler, xgboost"
-    done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise MissingAnsor(str(folder), (done.stderr.strip().splitlines() or ["crashed"])[-1])
-    return python
+    """Return the environment's Python; raise `PrunerError` if it has no Ansor."""
+    python, detail = folder / "bin" / "python", "not there"
+    if python.exists():
+        # in a process of its own: both environments have a package called tvm
+        probe = "import tvm.auto_scheduler, xgboost"
+        done = subprocess.run([python, "-c", probe], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return python
+        detail = (done.stderr.strip().splitlines() or ["crashed"])[-1]
+    raise PrunerError(
+        f"no working Ansor environment in {folder} ({detail}); "
+        "run: pruner collect setup=true (or: make ansor-env)"
+    )
 
 
 def install(folder: Path) -> None:

@@ -20,9 +20,14 @@ import numpy as np
 from pruner.files import JsonLines
 from pruner.processes import Worker, end_with_parent
 from pruner.program.dag.operators.task_options import tensors
-from pruner.tune.measure.numerics import inputs, load_reference, tolerance, worst_error
-from pruner.tune.measure.repeats import undisturbed
-from pruner.tune.phases import Stopwatch
+from pruner.tune.measure.numerics import (
+    inputs,
+    load_reference,
+    tolerance,
+    undisturbed,
+    worst_error,
+)
+from pruner.tune.phases import counted
 from pruner.tune.run.journal import Trial, read_trials
 
 tvm: Any = importlib.import_module("tvm")
@@ -56,8 +61,7 @@ class AnsorSession:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
-        self.watch = Stopwatch()
-        self.watch.seconds |= dict.fromkeys((BUILD, RUN, TRAIN), 0.0)
+        self.seconds = dict.fromkeys((BUILD, RUN, TRAIN), 0.0)
         self.best_s = float("inf")
         self.folder = tempfile.TemporaryDirectory()
         self.journal = JsonLines(Path(spec["journal"]))
@@ -65,7 +69,7 @@ class AnsorSession:
 
     def build(self, batch: Any, timeout: int, parallel: int, *_: Any) -> list[Any]:
         """Build a batch in ``parallel`` forks (Ansor's builder)."""
-        with self.watch.time(BUILD):
+        with counted(self.seconds, BUILD):
             self.batch += 1
             waiting: list[tuple[str, Worker]] = []
             done: list[Any] = []
@@ -86,12 +90,9 @@ class AnsorSession:
 
     def run(self, batch: Any, built: Any, timeout: int, *_: Any) -> list[Any]:
         """Run a batch, each program in its fork (Ansor's runner)."""
-        return [
-            self._ran(position, given, result, timeout)
-            for position, (given, result) in enumerate(zip(batch, built, strict=True))
-        ]
+        return [self._ran(position, one, timeout) for position, one in enumerate(built)]
 
-    def _ran(self, position: int, given: Any, built: Any, timeout: int) -> Any:
+    def _ran(self, position: int, built: Any, timeout: int) -> Any:
         found: dict[str, Any] = {"seconds": 0.0}
         path = str(built.filename)
         if built.error_no:
@@ -99,7 +100,7 @@ class AnsorSession:
             # kind
             kind, found["message"] = json.loads(str(built.error_msg))
         else:
-            with self.watch.time(RUN):
+            with counted(self.seconds, RUN):
                 best_s = self.best_s
                 found = result_of(forked(partial(timed, self.spec, path, best_s)), timeout)
             kind = f"run_{found['error']}" if "error" in found else None
@@ -132,7 +133,7 @@ class AnsorSession:
             run_s=found["seconds"],
             elapsed_s=time.time() - self.spec["started"],
             timestamp=time.time(),
-            extra={"seconds": dict(self.watch.seconds)},
+            extra={"seconds": dict(self.seconds)},
             checked=kind is None and found["value"]["checked"],
         )
         self.journal.append(asdict(trial))
@@ -194,7 +195,7 @@ def make_model(session: AnsorSession) -> Any:
 
     class Model(ansor.cost_model.XGBModel):
         def update(self, measured: Any, results: Any) -> None:
-            with session.watch.time(TRAIN):
+            with counted(session.seconds, TRAIN):
                 super().update(measured, results)
 
     return Model(
@@ -210,7 +211,7 @@ def main() -> None:
     # the journal has programs that the log lacks: Ansor logs a batch at its end
     rows = read_trials(session.journal.path)
     if rows:
-        session.watch.seconds |= rows[-1].extra.get("seconds", {})  # of all earlier starts
+        session.seconds |= rows[-1].extra.get("seconds", {})  # of all earlier starts
     # of damaged rows, too: their numbers are not given again
     session.trial = max((row.trial for row in rows), default=0)
     session.batch = max((row.batch for row in rows), default=0)

@@ -10,7 +10,6 @@
 * `journal`: a row per trial
 * `database`: MetaSchedule's database
 * `final_choice`: energies, the choice and the front, where the objective is not latency
-* `snapshot`: the state for a resume
 * `finalists`: the best programs, timed again in turns, and which trial becomes the kernel
 * `result`: the results
 """

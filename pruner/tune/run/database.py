@@ -64,8 +64,7 @@ class Database:
     def catch_up(self, modules: Mapping[str, Any], trials: Iterable[Trial], log: Log) -> int:
         """Append the journal's records that the database lacks; return their number.
 
-        A record is identified by the seconds of its repeats, which the journal has too. A record
-        that TVM refuses is reported, and left out.
+        A record is identified by the seconds of its repeats. One that TVM refuses is left out.
         """
         ran = [t for t in trials if t.record is not None and t.error is None]
         if not ran:
@@ -161,24 +160,11 @@ def block_names(module: Any) -> list[str]:
     return [str(block.name_hint) for block in inside(module["main"].body, load_tvm().s_tir.SBlock)]
 
 
-def with_blocks(record: Any, names: Mapping[str, str]) -> Any:
-    """Rename the blocks of a record's JSON, for an equal program with other names."""
-    ((instructions, decisions), *rest) = record
-    renamed = [
-        [kind, inputs, [names.get(attributes[0], attributes[0]), *attributes[1:]], outputs]
-        if kind == "GetSBlock"
-        else [kind, inputs, attributes, outputs]
-        for kind, inputs, attributes, outputs in instructions
-    ]
-    return [[renamed, decisions], *rest]
-
-
 def _plain(value: Any) -> Any:
     """Convert TVM's nested containers to JSON.
 
-    An index map, which programs on tensor cores have, becomes its text, as in TVM's own database
-    (`JSONDumps`). `TuningRecord.as_json` refuses index maps. Raises `TypeError`: another of TVM's
-    objects.
+    An index map, which `TuningRecord.as_json` refuses, becomes its text, as in TVM's own database
+    (`JSONDumps`). Raises `TypeError`: another of TVM's objects.
     """
     kind = type(value).__name__
     if value is None or isinstance(value, (bool, int, float)):
@@ -201,6 +187,11 @@ def measured_s(record: Any) -> float:
     costs_s = [float(cost) for cost in record.run_secs or ()]
     ran = are_timings(costs_s) and max(costs_s) < NEVER_MEASURED_S
     return float(np.mean(costs_s)) if ran else float("inf")
+
+
+def best_s(records: Iterable[Any]) -> float:
+    """Return the seconds of the best record; infinite without records."""
+    return min(map(measured_s, records), default=float("inf"))
 
 
 def programs_of(records: Sequence[Any], space: UnionSpace) -> tuple[Decisions, Floats, int]:

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,10 +110,9 @@ class FinalChoice:
 
 
 def run_meter(options: TuneOptions) -> EnergyMeter | None:
-    """Open the energy meter of a run.
+    """Open the energy meter of a run; None: a model, or no energy.
 
-    None: a model gives the joules, or the objective has no energy. Raises `PrunerError` if neither
-    a meter nor a model can give joules.
+    Raises `PrunerError` if neither a meter nor a model can give joules.
     """
     platform = options.platform
     if not options.objective.has_energy:
@@ -137,8 +136,7 @@ def choose_programs(
 ) -> dict[str, list[FinalProgram]]:
     """Give measured programs their values, mark the choice, write the table.
 
-    Returns the programs of each task in the order of latency; nothing for latency alone, or if
-    ended.
+    Returns each task's programs in the order of latency; nothing for latency alone, or if ended.
     """
     objective = options.objective
     if objective.is_latency:
@@ -239,12 +237,12 @@ def _counted(
         except OSError as error:
             context.log(f"{task.name}: no energy: {error}")
             counts = {}
-    unknown = sum(count.joules is None for count in counts.values())
+    unknown = sum(count["joules"] is None for count in counts.values())
     if unknown:
         why = "took no more power than the device at rest (did other work run?)"
         context.log(f"{task.name}: no energy of {unknown} of {len(counts)} programs: they {why}")
     return [
-        replace(one, **asdict(counts[number])) if number in counts else one
+        replace(one, **counts[number]) if number in counts else one
         for number, one in enumerate(programs)
     ]
 
@@ -277,8 +275,7 @@ def _all_checked(
 def _export(task: LiveTask, trial: Trial, path: Path, context: RunContext) -> str | None:
     record, target = trial.record or "", context.platform.target
     module = context.database.scheduled(task.workload.module, record, target)
-    with context.phases.time("build"):
-        return context.measurer.export(module, path)
+    return context.measurer.export(module, path)
 
 
 def remove_front(folder: Path) -> None:
@@ -290,19 +287,16 @@ def remove_front(folder: Path) -> None:
 
 def export_front(
     prepared: Prepared, found: Mapping[str, Sequence[FinalProgram]], context: RunContext
-) -> list[Path]:
+) -> None:
     """Keep the fronts' programs as ``pareto/TASK-TRIAL.so``."""
-    out, folder = [], context.folder / FRONT_FOLDER
+    folder = context.folder / FRONT_FOLDER
     folder.mkdir(exist_ok=True)
     for task in prepared.tasks:
         for one in [one for one in found[task.name] if one.chosen]:
             path = folder / f"{task.name}-{one.trial.trial}.so"
             reason = _export(task, one.trial, path, context)
-            if reason is None:
-                out.append(path)
-            else:
+            if reason is not None:
                 context.log(f"{path.stem}: it was not kept as a library ({reason})")
-    return out
 
 
 def _values(one: FinalProgram, objective: Objective, counter: str) -> str:

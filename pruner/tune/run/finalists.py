@@ -7,6 +7,7 @@ journal and TVM's database stay as the search wrote them.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from pruner.files import as_written, read_json, read_table, write_json
 from pruner.search.task_order import Estimate
 from pruner.tune.measure.measurer import Outcome, never
 from pruner.tune.measure.numerics import are_timings
-from pruner.tune.run.database import Database, measured_s, records_of
+from pruner.tune.run.database import Database, best_s, records_of
 from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
 
 if TYPE_CHECKING:
@@ -115,11 +116,10 @@ def near_best(ran: Sequence[Trial], most: int) -> list[Trial]:
 
 
 def search_s(limit_s: float, tasks: int, trials: int, begun_s: float = 0.0) -> float:
-    """Return the seconds after which a run of `limit_s` ends its search.
+    """Return the seconds after which a run of `limit_s` ends its search, for `retime`.
 
-    It leaves the share of `retime`, but at most 8 s for each of the `tasks`, and at most half of
-    the seconds after `begun_s`, at which this start of the run began. It leaves nothing if the
-    `trials` are too few for finalists of all tasks.
+    It leaves at most 8 s for each of the `tasks`, and at most half of the seconds since `begun_s`,
+    the begin of this start; nothing if the `trials` are too few for finalists of all tasks.
     """
     if trials < FEWEST_PROGRAMS * tasks:
         return limit_s
@@ -135,8 +135,7 @@ def retime(
     The tasks with the largest share of the time come first. The turns end after 15 % of the run's
     seconds so far (or ten seconds), at `limit_s` of the run at the latest. Programs that an earlier
     start timed are not timed again. A task has no finalists if an earlier run, or the function
-    without schedule, has its best latency. If the run was asked to end, tasks that are not timed
-    yet get no entry: the next start times them.
+    without schedule, has its best latency.
     """
     rows, found = read_trials(context.folder / JOURNAL_FILE), read_finalists(context.folder)
     begun_s, earlier, timed = context.phases.elapsed_s, bool(found), list[str]()
@@ -311,16 +310,17 @@ def best_module(
 
 
 def copy_chosen(
-    chosen: Mapping[str, KernelTrial],
-    database: Database,
-    modules: Mapping[str, Any],
-    target: Any,
-    folder: Path,
-) -> list[str]:
-    """Write the records of chosen trials to TVM's database in `folder`.
+    run: Path, source: Path, modules: Mapping[str, Any], target: Any, folder: Path
+) -> bool:
+    """Copy the records of a run's chosen trials to `folder`; return whether there are any.
 
-    Returns the tasks, of those in `modules`, whose trial `best_module` would take.
+    They are the trials that `best_module` would take, with the database in `source`.
     """
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier deployment
+    chosen = chosen_trials(run, read_trials(run / JOURNAL_FILE))
+    if not chosen:
+        return False
+    database = Database.read(source)
     names = [
         name
         for name, one in chosen.items()
@@ -331,9 +331,8 @@ def copy_chosen(
         copy = Database(folder)
         for name in names:
             copy.commit_json(modules[name], json.loads(chosen[name].trial.record or ""))
-    return names
+    return bool(names)
 
 
 def _decides(chosen: KernelTrial, database: Database, module: Any, target: Any) -> bool:
-    known = records_of(database.tvm_database, module, target)
-    return min(map(measured_s, known), default=float("inf")) >= chosen.best_s
+    return best_s(records_of(database.tvm_database, module, target)) >= chosen.best_s

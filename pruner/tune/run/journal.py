@@ -16,6 +16,7 @@ from pruner.progress import Log, silent
 from pruner.tune.measure.numerics import are_timings, size_bytes
 
 JOURNAL_FILE = "trials.jsonl"
+SNAPSHOT_FILE = "state.npz"  # arrays and JSON, which execute nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +25,9 @@ class Trial:
 
     ``batch`` and ``position`` are the proposal; ``space`` and ``decisions`` the program;
     ``costs_s`` all repeats; ``error`` the kind of failure; ``elapsed_s`` the seconds of tuning at
-    its result; ``timestamp`` seconds since 1970. ``compiled_only``: it never ran. ``checked``: its
-    results were compared with the reference, and are right. ``record``: TVM's database record of a
-    program that ran, as JSON. ``extra``: ``code_bytes`` and ``scratch_bytes`` in runs that look for
-    small programs.
+    its result; ``timestamp`` seconds since 1970. ``checked``: its results were compared with the
+    reference, and are right. ``record``: TVM's database record of a program that ran, as JSON.
+    ``extra``: ``code_bytes`` and ``scratch_bytes`` in runs that look for small programs.
     """
 
     task: str
@@ -44,7 +44,7 @@ class Trial:
     elapsed_s: float
     timestamp: float
     extra: dict[str, Any] = field(default_factory=dict)
-    compiled_only: bool = False
+    compiled_only: bool = False  # it never ran
     checked: bool = False
     record: str | None = None
 

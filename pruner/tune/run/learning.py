@@ -41,8 +41,8 @@ from pruner.tune.spaces.union import UnionSpace
 class OnlineModel:
     """A ranker of live programs; its subclasses train it on all measured programs.
 
-    ``ranker`` scores now, None before any training. ``dataflow`` is the kind of dataflow rows that
-    it reads; ``reads_draft``: it reads the analyzer's columns of a program, too.
+    ``ranker``: None before any training. ``dataflow``: the kind of its dataflow rows.
+    ``reads_draft``: it reads the analyzer's columns of a program, too.
     """
 
     reads_draft = False
@@ -307,34 +307,34 @@ class LiveLearner:
         """The score by the present model; None before any training."""
         if self._shared.model.ranker is None:
             return None
-        return LearnedScore(self.key, self._space, self._shared.model, self._phases)
+        return learned_score(self.key, self._space, self._shared.model, self._phases)
 
 
-class LearnedScore:
-    """Scores of decision vectors by the model at call time.
+def learned_score(
+    key: TaskKey, space: UnionSpace, model: OnlineModel, phases: Phases
+) -> ScoreFunction:
+    """Score decision vectors by the model at call time.
 
     Programs of design spaces without features get random scores, drawn from the scores that the
     model has returned so far.
     """
+    given: list[NDArray[np.float64]] = []
 
-    def __init__(self, key: TaskKey, space: UnionSpace, model: OnlineModel, phases: Phases) -> None:
-        self._key, self._space, self._model, self._phases = key, space, model, phases
-        self._given = np.zeros(0)
-
-    def __call__(self, decisions: Decisions) -> NDArray[np.float64]:
+    def score(decisions: Decisions) -> NDArray[np.float64]:
         """Score programs, higher is better; minus infinity where the engine refuses."""
-        ranker, ranked = self._model.ranker, self._space.ranked(decisions)
-        assert ranker is not None, self._key
+        ranker, ranked = model.ranker, space.ranked(decisions)
+        assert ranker is not None, key
         out = np.zeros(len(decisions))
-        with self._phases.time("verify"):
+        with phases.time("verify"):
             if ranked.any():
-                found = live_features(self._space, decisions[ranked], self._model, self._key)
-                out[ranked] = ranker.score(found, self._key)
+                found = live_features(space, decisions[ranked], model, key)
+                out[ranked] = ranker.score(found, key)
             if not ranked.all():
-                given = out[ranked & np.isfinite(out)]
                 # scores of earlier calls, too: a call may have few ranked rows, or none
-                self._given = np.concatenate([self._given, given])
-                if len(self._given):
-                    chance = self._space.chance(decisions[~ranked])
-                    out[~ranked] = np.quantile(self._given, chance)
+                given.append(out[ranked & np.isfinite(out)])
+                known = np.concatenate(given)
+                if len(known):
+                    out[~ranked] = np.quantile(known, space.chance(decisions[~ranked]))
         return out
+
+    return score

@@ -5,24 +5,27 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pruner.archives import Arrays, read_arrays, write_arrays
 from pruner.errors import DataError, PrunerError
 from pruner.files import METRICS_FILE, JsonLines, as_written, load_metrics
 from pruner.search.loop import Round, RunStopped, TuningLoop, TuningTask
 from pruner.search.space import Candidate
-from pruner.search.task_order import Order
 from pruner.tune.measure.measurer import Outcome
 from pruner.tune.phases import IDLE, PHASES
-from pruner.tune.run.budget import TuneBudget
 from pruner.tune.run.database import record_json
-from pruner.tune.run.journal import JOURNAL_FILE, Trial, read_trials
+from pruner.tune.run.journal import JOURNAL_FILE, SNAPSHOT_FILE, Trial, read_trials
 from pruner.tune.run.setup import LiveTask, Prepared
-from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
-from pruner.tune.run.tune_options import RunContext
+from pruner.tune.run.tune_options import RunContext, TuneOptions
 
+OLD_FILE = "state.pkl"  # of versions that wrote pickles, which are not read any more
+_TREE, _ARRAY = "json", "array"
+_KINDS = "biuf"  # of arrays: truth values and numbers
+_OF_BOTH = ("error", "message", "build_s", "run_s", "checked", "extra")  # outcomes and trials
 OnBatch = Callable[[Mapping[str, Any]], None]  # receives a row of numbers after every batch
 
 
@@ -32,23 +35,16 @@ class TuningRun(TuningLoop):
     tasks: list[LiveTask]  # type: ignore[assignment]
 
     def __init__(
-        self,
-        prepared: Prepared,
-        context: RunContext,
-        *,
-        budget: TuneBudget,
-        order: Order = "gradient",
-        report: OnBatch,
+        self, prepared: Prepared, options: TuneOptions, context: RunContext, report: OnBatch
     ) -> None:
-        # a batch in flight is restored from its decisions, which other tuners' searches cannot do
-        lag = context.measurer.lag if prepared.savable else 0
         super().__init__(
             prepared.tasks,
             context.measurer,
-            budget=budget,
-            order=order,
+            budget=options.budget,
+            order=options.order,
             log=context.log,
-            lag=lag,
+            # a batch in flight is restored from its decisions: not of other tuners' searches
+            lag=context.measurer.lag if prepared.savable else 0,
         )
         folder = context.folder
         self._prepared, self._context, self._phases = prepared, context, context.phases
@@ -290,7 +286,11 @@ class TuningRun(TuningLoop):
             done = list(batch)
             task, name = self._task(done[0].task), done[0].task
             if self._prepared.savable:
-                candidates = [_candidate(row) for row in done]
+                vectors = [np.array(row.decisions, np.int64) for row in done]
+                candidates = [  # their schedules are gone
+                    Candidate(space=row.space, decisions=vector, schedule=None)
+                    for row, vector in zip(done, vectors, strict=True)
+                ]
                 task.search.observe(candidates, [_outcome(row) for row in done])
             best_s[name] = min([best_s[name], *(row.latency_s for row in done)])
             task.best_s.append(best_s[name])
@@ -315,33 +315,68 @@ class TuningRun(TuningLoop):
 
 def trial_of(candidate: Candidate, outcome: Outcome, **known: Any) -> Trial:
     """Make the row of a candidate; `known` are all other fields."""
+    shared = {name: getattr(outcome, name) for name in _OF_BOTH}
     return Trial(
         space=candidate.space,
         decisions=candidate.decisions.tolist(),
         costs_s=list(outcome.costs_s),
-        error=outcome.error,
-        message=outcome.message,
-        build_s=outcome.build_s,
-        run_s=outcome.run_s,
         timestamp=time.time(),
-        checked=outcome.checked,
-        extra=dict(outcome.extra),
+        **shared,
         **known,
     )
 
 
 def _outcome(row: Trial) -> Outcome:
-    return Outcome(
-        costs_s=tuple(row.costs_s),
-        error=row.error,
-        message=row.message,
-        build_s=row.build_s,
-        run_s=row.run_s,
-        checked=row.checked,
-        extra=row.extra,
-    )
+    shared = {name: getattr(row, name) for name in _OF_BOTH}
+    return Outcome(costs_s=tuple(row.costs_s), **shared)
 
 
-def _candidate(row: Trial) -> Candidate:
-    """Make the candidate of a row, which has no schedule any more."""
-    return Candidate(space=row.space, decisions=np.array(row.decisions, np.int64), schedule=None)
+def save_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write mappings, lists, arrays, text, finite numbers atomically, or raise `TypeError`."""
+    arrays: Arrays = {}
+    # NaN and infinity are no JSON; as elements of arrays they are allowed
+    tree = json.dumps(_plain(state, arrays), allow_nan=False)
+    # as bytes: NumPy's text arrays take four bytes a character
+    arrays[_TREE] = np.frombuffer(tree.encode(), np.uint8)
+    write_arrays(path, **arrays)
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Read the file of `save_state`; raise `DataError` where it is damaged."""
+    try:
+        arrays = read_arrays(path)
+
+        def with_array(one: dict[str, Any]) -> Any:
+            return arrays[one[_ARRAY]] if one.keys() == {_ARRAY} else one
+
+        found = json.loads(arrays.pop(_TREE).tobytes(), object_hook=with_array)
+        if not isinstance(found, dict):
+            raise TypeError("no mapping")
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:  # no tree of ours in it
+        message = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: damaged ({type(error).__name__}: {message})") from error
+    return found
+
+
+def _plain(value: Any, arrays: Arrays) -> Any:
+    match value:
+        case np.ndarray():
+            if value.dtype.kind not in _KINDS:
+                raise TypeError(f"an array of {value.dtype} is neither truth values nor numbers")
+            name = str(len(arrays))
+            arrays[name] = value
+            return {_ARRAY: name}
+        case Mapping():
+            if _ARRAY in value or not all(isinstance(key, str) for key in value):
+                raise TypeError(f"keys {sorted(map(str, value))} are no text, or reserved")
+            return {key: _plain(item, arrays) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item, arrays) for item in value]
+        case np.generic():
+            return value.item()
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            raise TypeError(f"{type(value).__name__} is neither an array nor a plain value")

@@ -29,14 +29,10 @@ class TaskOutcome:
     ``best_s`` infinite: no program ran and was right. ``refused`` programs never reached a builder;
     ``exhausted``: there were no programs left. ``untuned_s``: the operator without a schedule, None
     where that was not timed. ``peak_share``: the share of the described peak arithmetic, None
-    without a description. ``compiled`` counts programs that were only built. ``kernel``: the
-    library of the best program. ``checked``: its best program computes the same as the unscheduled
-    program, on the inputs of the check; None where nothing ran, or an earlier run measured the
-    best. ``check``: checking was requested. ``replayed``: the number of its design spaces that TVM
-    replays, None where they were not opened. ``unscheduled``: the best program is the function
-    without schedule. ``message``: the compiler's or the program's words of the last failure.
-    ``forecast``: the expected seconds of the best program, which its measurement did not enter.
-    ``finalists``: the best programs of the search, timed in turns; the winner is the best program.
+    without a description. ``checked``: the results of the best program are right; None where
+    nothing ran, or an earlier run measured the best. ``replayed``: the number of its design spaces
+    that TVM replays, None where they were not opened. ``unscheduled``: the best program is the
+    function without schedule. ``forecast``: of the best program, without its measurement.
     """
 
     name: str
@@ -49,15 +45,15 @@ class TaskOutcome:
     exhausted: bool = False
     untuned_s: float | None = None
     peak_share: float | None = None
-    compiled: int = 0
-    kernel: Path | None = None
+    compiled: int = 0  # programs that were only built
+    kernel: Path | None = None  # the library of the best program
     checked: bool | None = None
-    check: bool = True
+    check: bool = True  # it was requested
     replayed: int | None = None
     unscheduled: bool = False
-    message: str = ""
+    message: str = ""  # of the last failure
     forecast: Forecast | None = None
-    finalists: Finalists | None = None
+    finalists: Finalists | None = None  # timed in turns; the winner is the best program
 
     @staticmethod
     def of(

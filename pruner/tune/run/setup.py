@@ -17,13 +17,14 @@ from pruner.search.loop import TuningTask
 from pruner.search.objectives import ParetoSettings, dominated
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.measurer import Outcome, wait_for
-from pruner.tune.measure.numerics import Check, TaskReference, size_bytes
+from pruner.tune.measure.numerics import TaskReference, size_bytes
 from pruner.tune.networks.draft_network import FOLDER as DRAFTS
 from pruner.tune.networks.draft_network import draft_tasks, drafted_traces
 from pruner.tune.rivals.ansor import Ansor
 from pruner.tune.rivals.metaschedule import MetaSchedule
 from pruner.tune.run.database import (
     Database,
+    best_s,
     foreign_target,
     is_unscheduled,
     measured_s,
@@ -48,14 +49,13 @@ _CLOSE, _GRAIN_S = 1.25, 2e-6
 class LiveTask(TuningTask):
     """A task with programs that are measured now.
 
-    ``open_search`` makes a search to restore an earlier start's state into; ``untuned_s``: seconds
-    without schedule, None where that was not timed. ``unscheduled``: the function without schedule,
-    where no program is faster. ``sized``: latency and bytes of the programs whose size was read.
+    ``untuned_s``: seconds without schedule, None where that was not timed. ``unscheduled``: the
+    function without schedule, where no program is faster. ``sized``: latency and bytes of programs.
     """
 
     workload: Workload
     reference: TaskReference
-    open_search: Callable[[], Search]
+    open_search: Callable[[], Search]  # to restore an earlier start's state into
     untuned_s: float | None = None
     unscheduled: Outcome | None = None
     sized: list[tuple[float, float]] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Prepared:
         self._drafted: Mapping[str, Any] = {}  # traces of programs that tasks measure first
         self.replayed: dict[str, int | None] = {}  # spaces of a task that TVM replays, once opened
         for task in self.tasks:
-            task.current_best_s = self._known[task.workload.name].best_s
+            task.current_best_s = best_s(self._known[task.name])
 
     def _task(self, number: int, workload: Workload) -> LiveTask:
         context, given = self._context, arguments(workload.module)
@@ -132,9 +132,7 @@ class Prepared:
         if not options.draft_all or options.analyzer is None or options.replay_only:
             return
         new = [
-            task.workload
-            for task in self.tasks
-            if task.made is None and not self._known[task.workload.name].records
+            task.workload for task in self.tasks if task.made is None and not self._known[task.name]
         ]
         if not new:
             return
@@ -170,10 +168,10 @@ class Prepared:
         database, target = context.database, context.platform.target
         for task in self.tasks:
             module, name = task.workload.module, task.workload.name
-            single_s, best_s = task.untuned_s, task.current_best_s
+            single_s, tuned_s = task.untuned_s, task.current_best_s
             known = records_of(database.tvm_database, module, target)
             found = list(filter(is_unscheduled, known))
-            is_near = single_s is not None and single_s <= _CLOSE * best_s + _GRAIN_S
+            is_near = single_s is not None and single_s <= _CLOSE * tuned_s + _GRAIN_S
             if not task.trials or single_s is None or not (found or is_near):
                 continue
             check = task.find_check()
@@ -186,7 +184,7 @@ class Prepared:
                 continue
             task.untuned_s = outcome.latency_s
             _keep_untuned(context.folder, name, outcome.latency_s)
-            if outcome.latency_s > best_s:
+            if outcome.latency_s > tuned_s:
                 continue
             if not found:
                 database.commit(module, unscheduled(module), outcome.costs_s, target)
@@ -200,74 +198,79 @@ class Prepared:
         if options.measure.check and not options.compile_only:
             # first, so that a builder computes it while the spaces are opened
             task.reference.begin()
-        search = self._metaschedule_search(number) or self._taught(number)
+        search = self._open(number)
+        if isinstance(search, DecisionSearch):
+            self._teach(search, task.name)
         if options.measure.baseline and not options.compile_only:
             task.untuned_s = _untuned_s(task, context)
         return search
 
-    def _metaschedule_search(self, number: int) -> Search | None:
-        policy, context = self._options.policy, self._context
-        if not isinstance(policy, MetaSchedule):
-            return None
-        return policy.make(
-            self.tasks[number].workload,
-            context.platform,
-            context.database.tvm_database,
-            shared=self._theirs,
-            budget=(self._options.budget.trials, self._options.budget.batch),
-            seed=self._options.seed,
-            phases=context.phases,
-        )
-
     def _open(self, number: int) -> Search:
         """Make the search of a task without any measurements."""
-        return self._metaschedule_search(number) or self._decision_search(number)[0]
-
-    def _decision_search(self, number: int) -> tuple[DecisionSearch, UnionSpace]:
-        workload, policy = self.tasks[number].workload, self._options.policy
-        assert not isinstance(policy, Ansor | MetaSchedule), policy
-        space = _spaces(workload, self._options, self._context)
-        self.replayed[workload.name] = len(space.replayed)
+        task, options, context = self.tasks[number], self._options, self._context
+        name, workload, policy = task.name, task.workload, options.policy
+        if isinstance(policy, MetaSchedule):
+            return policy.make(
+                workload,
+                context.platform,
+                context.database.tvm_database,
+                shared=self._theirs,
+                budget=(options.budget.trials, options.budget.batch),
+                seed=options.seed,
+                phases=context.phases,
+            )
+        assert not isinstance(policy, Ansor), policy
+        with context.phases.time("sample"):
+            designs = design_spaces(workload.module, context.platform.target)
+        space = open_spaces(
+            designs,
+            name=name,
+            analyzer=options.analyzer,
+            learns=options.make_model is not None,
+            replay_only=options.replay_only,
+            phases=context.phases,
+            log=context.log,
+        )
+        self.replayed[name] = len(space.replayed)
         # rebuilt from the journal: the same stream would draw the measured programs again
-        trials = self.tasks[number].trials
-        stream = [self._options.seed, number, trials] if trials else [self._options.seed, number]
-        rng = np.random.default_rng(stream)
+        stream = [options.seed, number, *([task.trials] if task.trials else [])]
         learner = None
         if self.shared is not None and space.has_features:
-            name, device = workload.name, self._context.platform.name
-            key = TaskKey(platform=device, task=name, workload_key=workload.key, target="")
+            device, key = context.platform.name, workload.key
             learner = LiveLearner(
-                key,
+                TaskKey(platform=device, task=name, workload_key=key, target=""),
                 space,
                 self.shared,
-                self._context.phases,
-                np.random.default_rng(self._options.seed),
-                num_reference=self._options.num_reference,
+                context.phases,
+                np.random.default_rng(options.seed),
+                num_reference=options.num_reference,
             )
         # random draws follow no score, so they stay as they are
-        if self._options.objective.has_size and isinstance(policy, RoundSettings):
+        if options.objective.has_size and isinstance(policy, RoundSettings):
             policy = ParetoSettings(settings=policy)
-        gpu = self._context.platform.on_gpu
-        return decision_search(space, policy, space.draft_score, learner, rng, gpu=gpu), space
+        rng, gpu = np.random.default_rng(stream), context.platform.on_gpu
+        return decision_search(space, policy, space.draft_score, learner, rng, gpu=gpu)
 
-    def _taught(self, number: int) -> DecisionSearch:
-        (search, space), name = self._decision_search(number), self.tasks[number].workload.name
-        known = self._known[name]
-        if known.records:
-            taught = known.teach(search, space)
+    def _teach(self, search: DecisionSearch, name: str) -> None:
+        """Add programs of earlier runs to a search, and begin with the drafted program."""
+        known, space = self._known[name], search.space
+        assert isinstance(space, UnionSpace), name
+        if known:
+            rows, latency_s, _ = programs_of(known, space)
+            if len(rows):
+                search.know(rows, latency_s)
             self._context.log(
-                f"{name}: {taught} programs of earlier runs are known, the best takes "
-                f"{1e3 * known.best_s:.4g} ms"
+                f"{name}: {len(rows)} programs of earlier runs are known, the best takes "
+                f"{1e3 * best_s(known):.4g} ms"
             )
         if name in self._drafted:
             # a trace of another version's spaces gives no row: the search begins without it
             rows, ours = Traces(space).rows([self._drafted[name]])
             search.begin_with(rows[ours])
-        return search
 
     def _check(
         self, reference: TaskReference, is_over: Callable[[], bool] | None = None
-    ) -> Check | None:
+    ) -> Path | None:
         """Return the reference to compare with; wait for it or the end."""
         if not self._options.measure.check:
             return None
@@ -278,20 +281,6 @@ class Prepared:
                 wait_for(begun, ends)
 
         return reference.check(wait)
-
-
-def _spaces(workload: Workload, options: TuneOptions, context: RunContext) -> UnionSpace:
-    with context.phases.time("sample"):
-        designs = design_spaces(workload.module, context.platform.target)
-    return open_spaces(
-        designs,
-        name=workload.name,
-        analyzer=options.analyzer,
-        learns=options.make_model is not None,
-        replay_only=options.replay_only,
-        phases=context.phases,
-        log=context.log,
-    )
 
 
 def _shared(options: TuneOptions) -> SharedModel | None:
@@ -324,33 +313,14 @@ def _keep_untuned(folder: Path, name: str, seconds: float | None) -> None:
     write_json(folder / UNTUNED_FILE, {**_untuned(folder), name: seconds})
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class Known:
-    """Records of a task's programs that ran: traces and latencies."""
-
-    records: list[Any] = field(default_factory=list)
-
-    @property
-    def best_s(self) -> float:
-        """Seconds of the best record; infinite without records."""
-        return min(map(measured_s, self.records), default=float("inf"))
-
-    def teach(self, search: DecisionSearch, space: UnionSpace) -> int:
-        """Add the measurements of a search's spaces to it; return their number."""
-        rows, latency_s, _ = programs_of(self.records, space)
-        if len(rows):
-            search.know(rows, latency_s)
-        return len(rows)
-
-
 def read_known(
     folders: Sequence[Path], workloads: Sequence[Workload], target: Any
-) -> Mapping[str, Known]:
-    """Read records of equal programs from earlier runs, by task name.
+) -> Mapping[str, list[Any]]:
+    """Read records of equal programs that ran in earlier runs, by task name.
 
     Raises `PrunerError` for records of another target.
     """
-    known = {workload.name: Known() for workload in workloads}
+    known = {workload.name: list[Any]() for workload in workloads}
     for folder in folders:
         database = Database.read(folder).tvm_database
         # TVM's own lookup ignores the target, so it would mix the latencies of two devices
@@ -362,18 +332,17 @@ def read_known(
             )
         for workload in workloads:
             records = records_of(database, workload.module, target)
-            ran = [record for record in records if measured_s(record) < float("inf")]
-            known[workload.name].records.extend(ran)
+            known[workload.name] += [one for one in records if measured_s(one) < float("inf")]
     return known
 
 
 def keep(
-    known: Mapping[str, Known], workloads: Sequence[Workload], database: Database, target: Any
+    known: Mapping[str, list[Any]], workloads: Sequence[Workload], database: Database, target: Any
 ) -> None:
     """Add the best earlier record of every task that the database lacks."""
     for workload in workloads:
         found = known[workload.name]
         own = records_of(database.tvm_database, workload.module, target)
         # strictly less: an equal record of an earlier start is not added again
-        if found.best_s < min(map(measured_s, own), default=float("inf")):
-            database.adopt(workload.module, min(found.records, key=measured_s))
+        if best_s(found) < best_s(own):
+            database.adopt(workload.module, min(found, key=measured_s))

@@ -137,9 +137,10 @@ class TuneOptions:
 
     def _check_baseline_tuner(self) -> None:
         """Refuse options that another tuner's search would not follow."""
-        exclusive, lag = self.measure.exclusive, self.measure.lag
+        measure, usual = self.measure, MeasureSettings()
+        exclusive, lag, memory_gib = measure.exclusive, measure.lag, measure.memory_gib
         if isinstance(self.policy, Ansor):
-            asked = {
+            refused = {  # false, None or empty: not given
                 "compile_only": self.compile_only,
                 "budget.seconds": self.budget.seconds,
                 "budget.patience": self.budget.patience,
@@ -150,18 +151,22 @@ class TuneOptions:
                 "spaces": "replay" if self.replay_only else None,
                 "measure.exclusive": None if exclusive is None else str(exclusive).lower(),
                 "measure.lag": None if lag is None else str(lag),
+                "measure.cv_limit": measure.timing.cv_limit,
+                "measure.stop_above": measure.timing.stop_above,
+                "measure.finalists": measure.finalists,
+                "measure.memory_gib": None if memory_gib == usual.memory_gib else memory_gib,
             }
-            self.policy.check(self.measure, asked)
+            for option in (name for name, value in refused.items() if value):
+                raise PrunerError(
+                    f"{option}={refused[option]}: policy=ansor_tvm cannot do that; leave it out"
+                )
         if isinstance(self.policy, MetaSchedule):
-            for option, is_asked in (
-                (f"measure.lag={lag}", lag),
-                ("spaces=replay", self.replay_only),
-            ):
-                if is_asked:
-                    raise PrunerError(
-                        f"{option}: {type(self.policy).__name__} has its own proposals "
-                        "and its own spaces; leave the option out"
-                    )
+            given = {f"measure.lag={lag}": lag, "spaces=replay": self.replay_only}
+            for option in (name for name, value in given.items() if value):
+                raise PrunerError(
+                    f"{option}: {type(self.policy).__name__} has its own proposals "
+                    "and its own spaces; leave the option out"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,17 +187,11 @@ class RunContext:
 
 
 def this_cpu(*, trials: int = 64, seed: int = 0, **changes: Any) -> TuneOptions:
-    """Make the options for this CPU: draft, then verify by PaCM.
+    """Make options for all cores of this CPU: draft, then verify by untrained PaCM.
 
-    PaCM is untrained at the start, and all cores are used.
-
-    Args:
-        trials: measured programs of all tasks, failures included.
-        seed: of the search and of the model's weights.
-        changes: further fields of `TuneOptions`.
-
-    Raises:
-        PrunerError: no described platform has the instructions of this CPU.
+    `trials` are measured programs of all tasks, failures included; `seed` is of the search and of
+    the model's weights; `changes` are further fields of `TuneOptions`. Raises `PrunerError`: no
+    described platform has the instructions of this CPU.
     """
     device = load_device(conf_folder() / "platform" / f"{local_platform()}.yaml")
     platform = make_platform(device, target="host")

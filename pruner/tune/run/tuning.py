@@ -122,7 +122,7 @@ def _tuned(
             found = prepared.tasks
         else:
             budget, limit_s = options.budget, options.budget.seconds
-            run = TuningRun(prepared, context, budget=budget, order=options.order, report=report)
+            run = TuningRun(prepared, options, context, report)
             if options.measure.finalists and limit_s is not None:
                 run.end_at(search_s(limit_s, len(tasks), budget.trials, phases.elapsed_s))
             if options.objective.has_front:  # a continuation that was refused keeps it
@@ -165,10 +165,9 @@ def _export(
         module = best_module(context.database, task.workload.module, target, chosen.get(name))
         path = kernel_path(context.folder, name)
         path.parent.mkdir(exist_ok=True)
-        with context.phases.time("build"):
-            reason = "TVM's database has no record of it"
-            if module is not None:
-                reason = context.measurer.export(module, path) or ""
+        reason = "TVM's database has no record of it"
+        if module is not None:
+            reason = context.measurer.export(module, path) or ""
         if reason:
             context.log(f"{name}: its best program was not kept as a library ({reason})")
         else:
@@ -182,13 +181,10 @@ def kernel_path(folder: Path, task: str) -> Path:
 
 
 def tuned_module(folder: Path, task: str | None = None) -> Any:
-    """Load the best program of a task from a finished run.
+    """Load the best program of a run's task, or of its only task.
 
-    ``module["main"](*tensors)`` calls it: inputs first, then outputs. `task` is optional if the run
-    has one task.
-
-    Raises:
-        PrunerError: `folder` has no library of this task.
+    ``module["main"](*tensors)`` calls it: inputs first, then outputs. Raises `PrunerError`:
+    `folder` has no library of this task.
     """
     known = {path.stem: path for path in sorted((folder / "kernels").glob("*.so"))}
     name = next(iter(known)) if task is None and len(known) == 1 else task
@@ -323,16 +319,7 @@ def _by_ansor(
             report({"task": trial.task, "trials": trial.trial, **row})
             failed = 0
 
-    seconds = policy.run(
-        workloads,
-        options.platform,
-        options.measure,
-        budget=(budget.trials, budget.batch),
-        seed=options.seed,
-        folder=folder,
-        report=each,
-        interrupted=interrupted,
-    )
+    seconds = policy.run(workloads, options, folder, report=each, interrupted=interrupted)
     rows = read_trials(folder / JOURNAL_FILE)
     check, platform = options.measure.check, options.platform
     outcomes = [TaskOutcome.of(w, rows, check=check, platform=platform) for w in workloads]

@@ -5,5 +5,4 @@
 * `tvm`: spaces that TVM replays; `lowered`: loop nests of the replayed programs
 * `union`: all spaces of a task as a single space; from TVM's traces to decision vectors
 * `opening`: the spaces of a task that have legal programs
-* `text`: workload flags of a TIR function
 """

@@ -19,7 +19,7 @@ from pruner.program.tir.trace import TILES
 from pruner.program.tir.verify import STATIC_BYTES
 from pruner.tune.kinds import is_cuda, is_pocl
 from pruner.tune.spaces.batched.prim_func import blocks_in
-from pruner.tune.tvm_import import inside, load_intrinsics, load_tvm
+from pruner.tune.tvm_import import holds, inside, load_intrinsics, load_tvm
 
 SAMPLING = (*TILES, "SampleCategorical", "SampleComputeLocation")
 logger = logging.getLogger(__name__)
@@ -73,20 +73,12 @@ class DesignSpace:
         found = self.finished(decisions, seed, verify=verify)
         return None if found is None else found.schedule
 
-    def finish(self, trace: Any, seed: int, *, verify: bool = True) -> Any | None:
-        """Apply a complete trace and the postprocessors; None where TVM refuses."""
-        found = self._finished(trace, seed, verify=verify)
-        return None if found is None else found.schedule
-
     def finished(
         self, decisions: NDArray[np.int64] | None, seed: int, *, verify: bool = True
     ) -> Finished | None:
         """Replay as :meth:`replay`, and add a module with readable loops."""
         chosen = {} if decisions is None else self.mapping(decisions)
         trace = load_tvm().s_tir.Trace(self.trace.insts, chosen)
-        return self._finished(trace, seed, verify=verify)
-
-    def _finished(self, trace: Any, seed: int, *, verify: bool) -> Finished | None:
         schedule = self._untouched.copy()
         # instructions without a decision in the trace are drawn from this seed
         schedule.seed(seed)
@@ -94,24 +86,25 @@ class DesignSpace:
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True)
             schedule.enter_postproc()
-            for postproc in self._postprocs(verify):
+            for postproc in self.context.space_generator.postprocs:
+                kind = type(postproc).__name__
                 # TVM judges GPU code before RewriteTensorize, so the loops of this module are also
                 # the program that VerifyGPUCode accepted
-                if type(postproc).__name__ == "RewriteTensorize" and _asks_for_instructions(self):
+                if kind == "RewriteTensorize" and _asks_for_instructions(self):
                     module = schedule.mod
-                if not postproc.apply(schedule):
+                is_left_out = kind == "VerifyGPUCode" and not verify
+                if not (is_left_out or postproc.apply(schedule)):
                     return None
         except (load_tvm().s_tir.ScheduleError, ValueError):
             # a condition of a primitive does not hold; a decision is out of range
             return None
         except RuntimeError as error:  # InternalError and its like: TVM fails, it does not refuse
-            _log_fault("a program is left out", error)
+            text = f"a program is left out: {type(error).__name__}: {refusal(error)}"
+            if text not in _logged:
+                _logged.add(text)
+                logger.warning("fault of TVM: %s", text)
             return None
         return Finished(schedule, schedule.mod if module is None else module)
-
-    def _postprocs(self, verify: bool) -> list[Any]:
-        found = self.context.space_generator.postprocs
-        return [p for p in found if verify or type(p).__name__ != "VerifyGPUCode"]
 
     def vector(self, trace: Any) -> NDArray[np.int64]:
         """Read the decisions of a finished trace, int64 [d]."""
@@ -164,8 +157,8 @@ def design_spaces(module: Any, target: Any) -> list[DesignSpace]:
 def default_rules(module: Any, target: Any) -> tuple[str, Any]:
     """Find the name of TVM's default rules of a module, and the fitting target.
 
-    It keeps its full shared memory for tensor cores only, which use dynamic shared memory. Raises
-    `PrunerError` for loops that no rule can schedule.
+    Only tensor cores get its full shared memory, which is dynamic. Raises `PrunerError` for loops
+    that no rule can schedule.
     """
     _check_loops(module, target)
     provide_rules(module, target)
@@ -344,10 +337,6 @@ def rules_of(name: str, target: Any) -> Any:
     return [short if isinstance(one, rule) else one for one in found]
 
 
-_ONE = ("a", "b", "condition", "true_value", "false_value", "value")  # fields of expressions
-_SEVERAL = ("args", "indices")
-
-
 def _can_finish(schedule: Any) -> bool:
     """Check whether TVM makes programs of a ``mma`` space, by its copies.
 
@@ -356,12 +345,12 @@ def _can_finish(schedule: Any) -> bool:
     """
     # the blocks of ReadAt and WriteAt
     copies = blocks_in(schedule.mod["main"].body, lambda block: "auto_copy" in block.annotations)
-    # a copy into shared memory brings operands; any other copy stores results
-    return all(_reads_rows(one) if _stages(one) else _writes_whole(one) for one in copies)
-
-
-def _stages(block: Any) -> bool:
-    return str(block.writes[0].source.scope()).startswith("shared")
+    for one in copies:
+        # a copy into shared memory brings operands; any other copy stores results
+        is_operand = str(one.writes[0].source.scope()).startswith("shared")
+        if not (_reads_rows(one) if is_operand else _writes_whole(one)):
+            return False
+    return True
 
 
 def _reads_rows(block: Any) -> bool:
@@ -370,9 +359,9 @@ def _reads_rows(block: Any) -> bool:
     # LowerAutoCopy vectorises the innermost loop, which must move the last index only
     while type(stmt).__name__ == "For":
         stmt, inner = stmt.body, stmt.loop_var
-    loads = [e for e in _expressions(stmt.value) if type(e).__name__ == "TensorLoad"]
+    loads = inside(stmt.value, load_tvm().tvm.ir.TensorLoad)
     return all(
-        _uses(load.indices[-1], inner) and not any(_uses(i, inner) for i in load.indices[:-1])
+        holds(load.indices[-1], inner) and not any(holds(i, inner) for i in load.indices[:-1])
         for load in loads
     )
 
@@ -383,24 +372,3 @@ def _writes_whole(block: Any) -> bool:
     shapes = [[int(extent) for extent in region.source.shape] for region in (written, reads[0])]
     # a second read is an operand of an epilogue; fewer elements are the cut of a padded result
     return len(reads) == 1 and prod(shapes[0]) == prod(shapes[1])
-
-
-def _expressions(value: Any) -> Iterator[Any]:
-    yield value
-    parts = [getattr(value, name, None) for name in _ONE]
-    parts += [part for name in _SEVERAL for part in getattr(value, name, ())]
-    for part in parts:
-        if part is not None and not isinstance(part, (bool, int, float, str)):
-            yield from _expressions(part)
-
-
-def _uses(index: Any, var: Any) -> bool:
-    return any(part.same_as(var) for part in _expressions(index))
-
-
-def _log_fault(what: str, error: Exception) -> None:
-    """Log a fault of TVM, no refusal, by its last line, once."""
-    text = f"{what}: {type(error).__name__}: {refusal(error)}"
-    if text not in _logged:
-        _logged.add(text)
-        logger.warning("fault of TVM: %s", text)

@@ -33,14 +33,6 @@ _ALIGN = "buffer_dim_align"
 _NEW_LAYOUT = "meta_schedule.layout_rewrite_preproc"
 
 
-def read_scheduled(func: Any) -> Tree:
-    """Read a postprocessed function; raise `UnsupportedProgram` for other statements."""
-    tree = _ScheduledReader(func).tree
-    # TVM lowers ReadAt and WriteAt only during compilation; features describe the copies themselves
-    lower_auto_copies(tree)
-    return tree
-
-
 class _ScheduledReader(PrimFuncReader):
     def _check_update(self, block: Any) -> None:
         """Take the updates of a sum; its start is a separate block."""
@@ -49,7 +41,10 @@ class _ScheduledReader(PrimFuncReader):
         if whole_number(stmt.min) != 0:
             raise UnsupportedProgram("loop-start", str(stmt.loop_var.name))
         var = LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent))
-        node = LoopNode(var, mark=_mark(stmt))
+        mark = _MARKS.get(int(stmt.kind))
+        if int(stmt.kind) == _BOUND:
+            mark = Mark.of_axis(str(stmt.thread_binding.thread_tag))
+        node = LoopNode(var, mark=mark)
         for key, value in stmt.annotations.items():
             # RewriteParallelVectorizeUnroll turns the block's annotation into this pragma of a loop
             if str(key) == _UNROLL_DEPTH:
@@ -188,13 +183,6 @@ def _stores(stmt: Any) -> list[Any]:
     return list(stmt.seq) if kind_of(stmt) == "SeqStmt" else [stmt]
 
 
-def _mark(stmt: Any) -> Mark | None:
-    kind = int(stmt.kind)
-    if kind == _BOUND:
-        return Mark.of_axis(str(stmt.thread_binding.thread_tag))
-    return _MARKS.get(kind)
-
-
 def _alignment(asked: Any, block: str) -> tuple[int, int, int]:
     """Parse axis, factor and offset as :func:`pruner.program.tir.layouts.storage_align`."""
     if len(asked) != 1 or int(asked[0][0]) != 0:
@@ -210,7 +198,9 @@ def lowered(module: Any) -> LoopNests:
         # weights come in their new layout, as a builder has it
         module = passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
         ((_, func),) = module.functions_items()
-        tree = read_scheduled(func)
+        tree = _ScheduledReader(func).tree
+        # TVM lowers ReadAt and WriteAt only in compilation; features describe the copies themselves
+        lower_auto_copies(tree)
         nests = lower(tree)
     # the batched replay refuses such programs, too: features must not depend on the kind of space
     if np.any(tree.uncertain):

@@ -18,10 +18,10 @@ from pruner.program.device import Device
 from pruner.program.nests import LoopNests
 from pruner.search.explorer import NoneFound
 from pruner.search.space import RowKeys
+from pruner.tune.spaces.batched.prim_func import module_flags
 from pruner.tune.spaces.batched.space import BatchedSpace, score_each
 from pruner.tune.spaces.design import DesignSpace, Finished
 from pruner.tune.spaces.lowered import lowered
-from pruner.tune.spaces.text import module_flags
 from pruner.tune.tvm_import import load_tvm
 
 _TRIES = 20  # draws for every program that is wanted

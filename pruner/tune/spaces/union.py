@@ -62,10 +62,7 @@ class UnionSpace:
         self.affordable = min(limits) * len(spaces) // len(limits) if limits else None
 
     def sample(self, num: int, rng: np.random.Generator) -> Decisions:
-        """Draw programs of all spaces, int64 [num, d]; raise `NoneFound` if none has any.
-
-        The rows of a space that finds none go to the others.
-        """
+        """Draw programs of all spaces, int64 [num, d]; raise `NoneFound` if none has any."""
         out = np.zeros((num, self.num_slots), np.int64)
         able, left = np.arange(len(self.spaces)), np.arange(num)
         with self._phases.time("sample"):

@@ -19,9 +19,8 @@ from pruner.tune.networks.extraction import save_tasks
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.networks.request import LOWERED, REQUEST, NetworkRequest
 from pruner.tune.networks.variants.choosing import VariantReport
-from pruner.tune.run.journal import JOURNAL_FILE
+from pruner.tune.run.journal import JOURNAL_FILE, SNAPSHOT_FILE
 from pruner.tune.run.result import TaskOutcome, Tuned
-from pruner.tune.run.snapshot import SNAPSHOT_FILE
 from tests.tune.networks.lowered import source, tasks_of
 
 pytestmark = pytest.mark.tvm

@@ -10,7 +10,7 @@ import pytest
 
 from pruner.errors import PrunerError
 from pruner.models.analyzer.estimates import scratch_bytes
-from pruner.tune.measure.built_size import code_bytes
+from pruner.tune.compiling import code_bytes
 from pruner.tune.measure.jobs import build
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces

@@ -7,7 +7,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from pruner.tune.measure.energy import PowercapMeter, ProgramEnergy, count_energy, energy_meter
+from pruner.tune.measure import energy
+from pruner.tune.measure.energy import PowercapMeter, count_energy, energy_meter
 
 NVML = """
 static unsigned long long used = 5000;
@@ -35,39 +36,47 @@ def zone(folder, name, used, size=1000):
     return place / "energy_uj"
 
 
-def test_packages_are_added_up_and_a_counter_may_wrap(tmp_path):
+def test_packages_are_added_up_and_a_counter_may_wrap(tmp_path, monkeypatch):
     one, two = (zone(tmp_path, f"intel-rapl:{n}", 900) for n in (0, 1))
     zone(tmp_path, "intel-rapl:0:0", 5)  # a part of the first
-    meter = energy_meter("cpu", powercap=tmp_path)
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+    meter = energy_meter("cpu")
     _, before = meter.read()
     one.write_text("950")
     two.write_text("100")  # 100 to its end, 100 from there
     assert meter.read()[1] - before == pytest.approx((50 + 200) * 1e-6)
 
 
-def test_a_machine_that_tells_nothing_has_no_meter_and_a_counter_that_is_gone_is_told(tmp_path):
-    assert energy_meter("cpu", powercap=tmp_path) is None
-    assert energy_meter("cuda", nvml="libno-such-driver.so") is None
+def test_a_machine_that_tells_nothing_has_no_meter_and_a_counter_that_is_gone_is_told(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(energy, "POWERCAP", tmp_path)
+    monkeypatch.setattr(energy, "NVML", "libno-such-driver.so")
+    assert energy_meter("cpu") is None
+    assert energy_meter("cuda") is None
     zone(tmp_path, "intel-rapl:0", 1).write_text("what?")
-    assert energy_meter("cpu", powercap=tmp_path) is None
+    assert energy_meter("cpu") is None
     with pytest.raises(OSError, match="gone"):
         count_energy(Mock(**{"read.side_effect": OSError("gone")}), {}, rest=lambda: None)
 
 
 @pytest.mark.parametrize(("visible", "joules"), [("0", 0.25), ("3,1", 1.0), ("GPU-x", 2.25)])
-def test_the_meter_of_a_gpu_is_that_of_the_first_that_is_visible(tmp_path, visible, joules):
+def test_the_meter_of_a_gpu_is_that_of_the_first_that_is_visible(
+    tmp_path, monkeypatch, visible, joules
+):
     if shutil.which("cc") is None:
         pytest.skip("no C compiler on this machine")
     library = tmp_path / "libnvml-fake.so"
     source = tmp_path / "nvml.c"
     source.write_text(NVML)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    given = {"nvml": str(library), "environment": {"CUDA_VISIBLE_DEVICES": visible}}
-    meter = energy_meter("cuda", **given)
+    monkeypatch.setattr(energy, "NVML", str(library))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    meter = energy_meter("cuda")
     assert meter.read()[1] - meter.read()[1] == pytest.approx(-joules)
     assert meter.temperature_c() == 40 + 4 * joules
-    unknown = {**given, "environment": {"CUDA_VISIBLE_DEVICES": "no"}}
-    assert energy_meter("cuda", **unknown) is None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "no")
+    assert energy_meter("cuda") is None
 
 
 def test_the_hottest_package_has_the_temperature(tmp_path):
@@ -118,8 +127,8 @@ def test_joules_of_a_run_are_those_above_idling_in_turns():
     assert order == [4, 9, 2, 7, 4, 9, 7]  # the program that failed has no second turn
     assert found == {
         # (15 - 5) W x 2 s / 100 runs, and (25 - 5) x 2 / 400; one degree a window from 31 on
-        4: ProgramEnergy(joules=0.2, watts=15.0, temperature_c=36.0),
-        9: ProgramEnergy(joules=0.1, watts=25.0, temperature_c=37.0),
+        4: {"joules": 0.2, "watts": 15.0, "temperature_c": 36.0},
+        9: {"joules": 0.1, "watts": 25.0, "temperature_c": 37.0},
         # less power than at rest: its energy is not below 0, it is unknown
-        7: ProgramEnergy(joules=None, watts=3.0, temperature_c=38.0),
+        7: {"joules": None, "watts": 3.0, "temperature_c": 38.0},
     }

@@ -15,7 +15,7 @@ from pruner.processes import Reply
 from pruner.tune.measure.jobs import RpcAddress, Timing, build, check, reference, run
 from pruner.tune.measure.machine import host_cpu
 from pruner.tune.measure.measurer import Candidate, DeviceMeasurer, MeasureSettings, Platform, never
-from pruner.tune.measure.numerics import Check, load_reference
+from pruner.tune.measure.numerics import load_reference
 from pruner.tune.phases import Phases
 from pruner.tune.tvm_import import load_tvm
 from pruner.tune.workloads import arguments, from_file
@@ -87,10 +87,10 @@ def measured(measurer, modules, check=None, stopped=never):
 
 
 def reference_of(measurer, folder, module, name="reference"):
-    """The check against the results of a program."""
+    """The file of the results of a program."""
     path = folder / f"{name}.npz"
-    assert measurer.reference(module, arguments(module), path) is None
-    return Check(expected=str(path), tolerance=1e-4)
+    assert measurer.begin_reference(module, arguments(module), path).result() is None
+    return path
 
 
 def test_every_failure_costs_one_candidate_and_has_its_kind(measurer, tmp_path):
@@ -229,7 +229,7 @@ def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_pa
         elementwise(tmp_path, "good", good), elementwise(tmp_path, "bad", bad.format(good))
     ]  # fmt: skip
     check = reference_of(measurer, tmp_path, modules[0])
-    assert ("sqrt" in good) == (list(load_reference(check.expected)) == ["positive"])
+    assert ("sqrt" in good) == (list(load_reference(check)) == ["positive"])
     right, wrong = measured(measurer, modules, check)
     assert (right.error, right.checked) == (None, True)
     assert (wrong.error, wrong.checked) == ("wrong_result", False)
@@ -238,15 +238,15 @@ def test_a_kernel_that_is_wrong_where_values_are_small_is_wrong(measurer, tmp_pa
 
 def test_an_operator_that_is_defined_nowhere_has_no_reference(measurer, tmp_path):
     never = elementwise(tmp_path, "never", "T.sqrt(T.float32(-1) - T.abs(a[vi]))")
-    assert "not numbers" in measurer.reference(never, arguments(never), tmp_path / "never.npz")
+    path = tmp_path / "never.npz"
+    assert "not numbers" in measurer.begin_reference(never, arguments(never), path).result()
 
 
 def test_a_reference_that_is_gone_is_no_fault_of_the_program(measurer, tmp_path):
     good = doubling(tmp_path)
-    check = reference_of(measurer, tmp_path, good)
-    path = Path(check.expected)
+    path = reference_of(measurer, tmp_path, good)
     path.write_bytes(path.read_bytes()[:300])
-    (outcome,) = measured(measurer, [good], check)
+    (outcome,) = measured(measurer, [good], path)
     assert (outcome.error, outcome.checked) == (None, False)
     assert "not checked" in outcome.message
 
@@ -257,10 +257,10 @@ def test_a_reference_has_a_limit_of_its_own(measurer, tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "_timeout_s", 0.1)
     body = 'T.evaluate(T.call_extern("int32", "usleep", 500000))'
     module, path = program(tmp_path, "slow", body), tmp_path / "reference.npz"
-    assert measurer.reference(module, arguments(module), path) is None
+    assert measurer.begin_reference(module, arguments(module), path).result() is None
     short = replace(measurer._settings, reference_timeout_s=0.1)
     monkeypatch.setattr(measurer, "_settings", short)
-    reason = measurer.reference(module, arguments(module), path)
+    reason = measurer.begin_reference(module, arguments(module), path).result()
     assert reason == "timeout: stopped after 0.1 s; measure.reference_timeout_s= gives it longer"
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from experiments.adatune.run import mean_s, repeats_made
 from pruner.processes import NoReference
 from pruner.tune.measure import numerics
+from pruner.tune.measure.jobs import AdaptiveRepeats
 from pruner.tune.measure.numerics import inputs, load_reference, save_reference, step_of, tolerance
-from pruner.tune.measure.repeats import AdaptiveRepeats
 
 
 @pytest.mark.parametrize(
@@ -166,28 +167,28 @@ def test_repeats_stop_after_three_when_they_agree():
     # Speeds 100, 100, 110: mean 103.3, deviation 4.7, variation 0.046 < 0.1.
     costs = np.array([1 / 100, 1 / 100, 1 / 110, 1.0, 1.0])
     rule = AdaptiveRepeats()
-    assert rule.num_repeats(costs) == 3
-    assert rule.latency_s(costs) == pytest.approx(1 / 100)  # the middle one of three
+    assert len(repeats_made(rule, costs)) == 3
+    assert mean_s(repeats_made(rule, costs)) == pytest.approx(1 / 100)  # the middle one of three
     # both reasons end the repeats
-    assert AdaptiveRepeats(above_s=1 / 99).num_repeats(costs) == 3
-    assert AdaptiveRepeats(above_s=1 / 101).num_repeats(costs) == 1
+    assert len(repeats_made(AdaptiveRepeats(above_s=1 / 99), costs)) == 3
+    assert len(repeats_made(AdaptiveRepeats(above_s=1 / 101), costs)) == 1
 
 
 def test_repeats_go_on_while_they_vary_and_two_are_never_cut():
     # Three: 100, 50, 100 vary by 0.28. Four: 100, 50, 100, 100 by 0.25. Five without the fastest
     # and the slowest: 100, 100, 100 by 0.
     speeds = np.array([100, 50, 100, 100, 100, 100, 100.0])
-    assert AdaptiveRepeats().num_repeats(1 / speeds) == 5
-    assert AdaptiveRepeats(cv_limit=0.27).num_repeats(1 / speeds) == 4
-    assert AdaptiveRepeats().num_repeats(1 / speeds[:4]) == 4  # all there are
+    assert len(repeats_made(AdaptiveRepeats(), 1 / speeds)) == 5
+    assert len(repeats_made(AdaptiveRepeats(cv_limit=0.27), 1 / speeds)) == 4
+    assert len(repeats_made(AdaptiveRepeats(), 1 / speeds[:4])) == 4  # all there are
     for costs in ([2.0], [2.0, 4.0]):
-        assert AdaptiveRepeats().num_repeats(np.array(costs)) == len(costs)
-        assert AdaptiveRepeats().latency_s(np.array(costs)) == np.mean(costs)
+        assert len(repeats_made(AdaptiveRepeats(), np.array(costs))) == len(costs)
+        assert mean_s(repeats_made(AdaptiveRepeats(), np.array(costs))) == np.mean(costs)
 
 
 def test_a_program_above_the_limit_has_one_repeat():
     rule = AdaptiveRepeats(cv_limit=None, above_s=2.0)
-    assert rule.num_repeats(np.array([2.1, 1.0, 1.0])) == 1
-    assert rule.num_repeats(np.array([2.0, 9.0, 9.0])) == 3  # the first is not above: all are made
-    assert rule.latency_s(np.array([2.1, 1.0, 1.0])) == 2.1
-    assert AdaptiveRepeats(cv_limit=None).num_repeats(np.array([2.1, 1.0, 1.0])) == 3
+    assert len(repeats_made(rule, np.array([2.1, 1.0, 1.0]))) == 1
+    assert len(repeats_made(rule, np.array([2.0, 9.0, 9.0]))) == 3  # the first is not above
+    assert mean_s(repeats_made(rule, np.array([2.1, 1.0, 1.0]))) == 2.1
+    assert len(repeats_made(AdaptiveRepeats(cv_limit=None), np.array([2.1, 1.0, 1.0]))) == 3

@@ -16,7 +16,7 @@ from pruner.processes import NO_DEVICE, Worker, end_with_parent, preload
 from pruner.tune.measure import jobs
 from pruner.tune.measure.jobs import JOBS, PRELOADED, RpcAddress, Timing
 from pruner.tune.measure.machine import check_health
-from pruner.tune.measure.measurer import Check, DeviceMeasurer, MeasureSettings, Platform
+from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
 from pruner.tune.phases import Phases
 from pruner.tune.workloads import arguments, from_operator
 from tests.tune.measure.test_measurer import candidate
@@ -96,10 +96,9 @@ def test_programs_run_and_are_checked_there(tracker, tmp_path):
     shapes, path = arguments(workload.module), tmp_path / "reference.npz"
     with DeviceMeasurer(platform, settings, Phases()) as measurer:
         assert not measurer.exclusive
-        assert measurer.reference(workload.module, shapes, path) is None
+        assert measurer.begin_reference(workload.module, shapes, path).result() is None
         batch = measurer.begin([candidate(workload.module)] * 3, shapes)
-        check = Check(expected=str(path), tolerance=1e-5)
-        outcomes = [o for _, o in measurer.results(batch, lambda *_: True, check)]
+        outcomes = [o for _, o in measurer.results(batch, lambda *_: True, path)]
     assert [o.error for o in outcomes] == [None] * 3
     assert all(len(o.costs_s) == 2 for o in outcomes)
 

@@ -95,8 +95,8 @@ def test_mutations_that_no_vector_holds_get_a_score(measured):
     mutator = ms.mutator.MutateParallel(max_jobs_per_core=16)
     mutator._initialize_with_tune_context(context)
     changed = mutator.apply(candidates[0].sch.trace)
-    design = next(iter(space.spaces)).design
-    other = ms.MeasureCandidate(design.finish(changed, 1), [])
+    design = replace(next(iter(space.spaces)).design, trace=changed)
+    other = ms.MeasureCandidate(design.replay(design.vector(changed), 1), [])
     scores = cost_model(seed=0).predict(context, [candidates[0], other, *candidates[1:9]])
     assert scores[0] == scores[1]
 

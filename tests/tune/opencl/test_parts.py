@@ -173,7 +173,7 @@ def driver(monkeypatch):
 def test_a_device_is_chosen_by_number_or_by_words_and_without_one_the_remedy_is_named(driver):
     driver([GPU, CPU])
     first = runtime.find_device(None)
-    assert (first.name, first.on_cpu, first.clock_hz) == ("Fast 7900", False, 2.5e9)
+    assert (first.name, first.on_cpu) == ("Fast 7900", False)
     assert first.has_half
     assert runtime.find_device(1).on_cpu
     assert runtime.find_device("1").number == 1

@@ -20,9 +20,9 @@ from pruner.program.replay import definitions_of
 from pruner.tune.measure.jobs import Timing
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import DeviceMeasurer, MeasureSettings, Platform
-from pruner.tune.pools.collector import PROBED, Collector, PoolPlan, PoolPlatform
+from pruner.tune.pools.collector import PROBED, Collector, PoolPlan
 from pruner.tune.pools.importing import import_databases
-from pruner.tune.pools.measured_set import MeasuredSet
+from pruner.tune.pools.measured_set import MeasuredSet, PoolPlatform
 from pruner.tune.pools.measurement_log import REFUSED
 from pruner.tune.pools.records import PoolSettings
 from pruner.tune.run.database import Database, measured_s
@@ -97,7 +97,7 @@ def test_what_was_built_before_is_only_timed(tmp_path):
     assert not entries("costs_s")
     again = Collector(plan)
     assert again.prepare().built == PROGRAMS  # nothing is drawn or built twice
-    pool = again.pools[0][1]
+    pool = again.pools[0]
     one = pool.measurement_log.programs[0]
     one.built, one.error = False, "build"
     assert not pool.all_failed  # the others wait for their timing
@@ -181,7 +181,7 @@ def test_recorded_features_are_those_of_the_live_space(pools):
         rows = union.sample(12, np.random.default_rng(5))
         live = union.features(rows)
         steps = []
-        pool = MeasuredSet(workload, PLATFORM, pools[0], plan.settings)
+        pool = MeasuredSet(workload, place, pools[0], plan.settings)
         for space, *decisions in rows.tolist():
             width = union.spaces[space].num_slots
             steps.append([["MS", pool.measurement_log.spaces[space], decisions[:width]]])

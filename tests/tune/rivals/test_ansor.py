@@ -90,7 +90,7 @@ def test_a_later_start_asks_for_what_the_journal_lacks(child, tmp_path, monkeypa
     child.main()
     assert found == asked
     for call in child.make_model.call_args_list:  # the seconds go on, too
-        assert call.args[0].watch.seconds == seconds
+        assert call.args[0].seconds == seconds
 
 
 @pytest.mark.slow

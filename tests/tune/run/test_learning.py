@@ -27,7 +27,7 @@ from pruner.models.trees.xgboost import XGBoostRanker
 from pruner.paths import conf_folder
 from pruner.search.space import History
 from pruner.tune.phases import Phases
-from pruner.tune.run.learning import LearnedScore, LiveLearner, OnlineModel, SharedModel, TreeModel
+from pruner.tune.run.learning import LiveLearner, OnlineModel, SharedModel, TreeModel, learned_score
 from pruner.tune.run.verifier import verifier
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.union import UnionSpace
@@ -95,7 +95,7 @@ moa = partial(MomentumAdaptation, fit=OnlineFit(epochs=2, max_steps=2))
 
 
 def score_of(model, space, rows):
-    return LearnedScore(synthetic.key("t", "cpu-avx2"), space, model, Phases())(rows)
+    return learned_score(synthetic.key("t", "cpu-avx2"), space, model, Phases())(rows)
 
 
 def direct(ranker, found):
@@ -131,7 +131,7 @@ def test_a_model_that_reads_the_analyzer_gets_it_of_live_programs(space, draws):
     found = space.features(draws, FeatureSpec(extra=draft_columns("v100")))
     expected = found.extra[:, SCORE]
     # before it has learned it ranks as the analyzer does
-    score = LearnedScore(key, space, model, Phases())(draws)
+    score = learned_score(key, space, model, Phases())(draws)
     np.testing.assert_allclose(score, expected, rtol=1e-5)
     analyzer = load_analyzer(conf_folder(), "v100").uncalibrated()
     for number, part in enumerate(space.spaces):

@@ -114,10 +114,8 @@ def run(
             patch.setattr(module, "design_spaces", two_of(module.design_spaces))
         tasks = [workloads.from_operator(spec) for spec in specs]
         prepared = setup.Prepared(tasks, options, context)
-        tuning = TuningRun(
-            prepared, context, budget=options.budget,
-            report=(lambda _: None) if rows is None else rows.append,
-        )  # fmt: skip
+        report = (lambda _: None) if rows is None else rows.append
+        tuning = TuningRun(prepared, options, context, report)
         tuning.run()
     return tuning
 

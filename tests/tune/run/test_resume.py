@@ -15,8 +15,8 @@ from pruner.files import METRICS_FILE, save_metrics
 from pruner.tune import workloads
 from pruner.tune.phases import IDLE, PHASES
 from pruner.tune.run.database import RECORDS, WORKLOADS, Database, open_database
-from pruner.tune.run.journal import JOURNAL_FILE, read_trials
-from pruner.tune.run.snapshot import OLD_FILE, SNAPSHOT_FILE, load_state, save_state
+from pruner.tune.run.journal import JOURNAL_FILE, SNAPSHOT_FILE, read_trials
+from pruner.tune.run.loop import OLD_FILE, load_state, save_state
 from pruner.tune.workloads import from_operator, operator
 from tests.tune.run.test_loop import OTHER, SIZES, FakeMeasurer, Killed, finished, measured, run
 from tests.tune.run.test_snapshot import Touch

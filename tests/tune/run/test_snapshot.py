@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pruner.errors import DataError
-from pruner.tune.run.snapshot import load_state, save_state
+from pruner.tune.run.loop import load_state, save_state
 
 STATE = {
     "rng": np.random.default_rng(3).bit_generator.state,  # integers of 128 bits

@@ -7,7 +7,7 @@ import pytest
 from pruner.errors import DataError, PrunerError
 from pruner.files import read_json
 from pruner.tune.networks.draft_network import FOLDER, SUMMARY
-from pruner.tune.run.database import NEVER_MEASURED_S, RECORDS, Database, measured_s
+from pruner.tune.run.database import NEVER_MEASURED_S, RECORDS, Database, best_s, measured_s
 from pruner.tune.run.journal import JOURNAL_FILE, read_trials
 from pruner.tune.run.setup import keep, read_known
 from pruner.tune.tvm_import import load_tvm
@@ -20,18 +20,18 @@ pytestmark = pytest.mark.tvm
 def test_a_run_begins_with_what_another_measured(tmp_path, platform):
     finished(tmp_path / "first", platform, trials=12)
     rows = read_trials(tmp_path / "first" / JOURNAL_FILE)
-    best_s = min(row.latency_s for row in rows)
+    fastest_s = min(row.latency_s for row in rows)
 
     options = {"specs": (OTHER, SIZES), "trials": 16, "warm_start": [tmp_path / "first"]}
     second = run(tmp_path / "second", platform, FakeMeasurer(), **options)
     cold, warm = second.tasks
-    assert warm.current_best_s <= best_s
+    assert warm.current_best_s <= fastest_s
     assert cold.trials >= 4
     ran = {(row[3], *row[4]) for row in measured(tmp_path / "first") if row[6] is None}
     again = {(r[3], *r[4]) for r in measured(tmp_path / "second") if r[0] == "matmul_64_64_64"}
     assert again  # both have the same decisions to choose from ...
     assert not ran & again  # ... and what ran is not measured twice
-    assert warm.search.history.latency_s[0].min() == pytest.approx(best_s)
+    assert warm.search.history.latency_s[0].min() == pytest.approx(fastest_s)
     assert second.estimate.measured_share == 1.0
 
 
@@ -67,23 +67,23 @@ def test_drafted_programs_and_failures_are_not_known(tmp_path, platform):
     with_costs(database, record)
     assert len(database.tvm_database) == len(rows) + 3
     known = read_known([tmp_path], [workload], platform.target)[workload.name]
-    assert len(known.records) == len(rows)
-    assert known.best_s == min(rows)
+    assert len(known) == len(rows)
+    assert best_s(known) == min(rows)
 
 
 def test_a_better_program_is_taken_into_a_database_that_knows_the_task(tmp_path, platform):
     finished(tmp_path, platform, trials=6)
     workload = from_operator(SIZES)
     known = read_known([tmp_path], [workload], platform.target)
-    best_s, records = known[workload.name].best_s, known[workload.name].records
+    records, fastest_s = known[workload.name], best_s(known[workload.name])
     for name, factor, added in (("worse", 2, 1), ("better", 0.5, 0)):
         (tmp_path / name).mkdir()
         own = Database(tmp_path / name)
-        with_costs(own, records[0], best_s * factor)
+        with_costs(own, records[0], fastest_s * factor)
         keep(known, [workload], own, platform.target)
         keep(known, [workload], own, platform.target)
         costs_s = {measured_s(record) for record in own.tvm_database.get_all_tuning_records()}
-        assert costs_s == {best_s * factor, *[best_s] * added}
+        assert costs_s == {fastest_s * factor, *[fastest_s] * added}
         assert len(own.tvm_database) == 1 + added
 
 

@@ -14,7 +14,7 @@ from pruner.search.explorer import ExplorerSettings
 from pruner.search.policy import RoundSettings
 from pruner.tune.measure.measurer import Outcome, Platform
 from pruner.tune.phases import Phases
-from pruner.tune.run.learning import LearnedScore, TreeModel
+from pruner.tune.run.learning import TreeModel, learned_score
 from pruner.tune.spaces import tvm as module
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
@@ -205,7 +205,7 @@ def test_programs_of_a_replayed_space_teach_the_model(tvm, tmp_path):
     search.propose(4)  # and with it a fit on all that was measured
     assert phases.seconds()["train"] > 0
     key = TaskKey(platform="cpu-avx512", task="product", workload_key="[]", target="llvm")
-    score = LearnedScore(key, search.space, found.shared.model, phases)(np.array(rows))
+    score = learned_score(key, search.space, found.shared.model, phases)(np.array(rows))
     assert np.isfinite(score).all()
     ranks = [np.argsort(np.argsort(x)) for x in (score, -np.array(latency_s))]
     assert np.corrcoef(*ranks)[0, 1] > 0.7

@@ -9,7 +9,7 @@ from pruner.models.analyzer.analyzer import load_analyzer
 from pruner.search.explorer import ExplorerSettings, NoneFound, explore
 from pruner.search.policy import RandomDraws, RoundSettings
 from pruner.tune.phases import Phases
-from pruner.tune.run.learning import LearnedScore
+from pruner.tune.run.learning import learned_score
 from pruner.tune.spaces import opening
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import UnionSpace
@@ -172,7 +172,7 @@ def test_a_model_ranks_only_what_has_features_and_chance_the_rest(monkeypatch):
     monkeypatch.setattr(union, "features", features)
     rng = np.random.default_rng(0)
     rows = np.column_stack([rng.integers(0, 2, 4000), rng.integers(8, 10000, 4000)])
-    ranked, score = rows[:, 0] == 0, LearnedScore(None, union, Halves(), Phases())
+    ranked, score = rows[:, 0] == 0, learned_score(None, union, Halves(), Phases())
     np.testing.assert_array_equal(union.ranked(rows), ranked)
     found = score(rows)
     np.testing.assert_array_equal(found[ranked], rows[ranked, 1] / 2)

@@ -8,9 +8,9 @@ from pruner.program.dag.dag import dag_text
 from pruner.program.dag.operators import dag_for_workload, te_tensors
 from pruner.search.explorer import NoneFound
 from pruner.tune.phases import Phases
+from pruner.tune.spaces.batched.prim_func import module_flags
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import DesignSpace, design_spaces
-from pruner.tune.spaces.text import module_flags
 from pruner.tune.spaces.tvm import ReplaySpace
 from pruner.tune.spaces.union import Traces, UnionSpace
 from pruner.tune.tvm_import import load_tvm

@@ -1,11 +1,18 @@
-"""Read a TVM ``PrimFunc``, as ``te.create_prim_func`` makes it, as a block tree."""
+"""Read a TVM ``PrimFunc``, as ``te.create_prim_func`` makes it, as a block tree.
+
+Its text is as Ansor prints a DAG, for equal workload flags.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float32
+
 from pruner.errors import UnsupportedProgram
+from pruner.features.columns import text_flags
 from pruner.program.dag.expr import (
     TVM_BINARY,
     Axis,
@@ -18,6 +25,7 @@ from pruner.program.dag.expr import (
     Not,
     Select,
 )
+from pruner.program.dag.text import ASSIGNMENT, INFIX, shortened
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import evaluate_index
@@ -214,34 +222,34 @@ class PrimFuncReader:
         if kind in ("IntImm", "FloatImm"):
             # IntImm holds booleans, too; their dtype says so
             value = expr.value
-            return Const(int(value) if kind == "IntImm" else float(value), _dtype(expr))
+            return Const(int(value) if kind == "IntImm" else float(value), str(expr.ty))
         if kind in ("Var", "PrimVar"):
             if expr not in slots:
                 raise UnsupportedProgram("free-variable", str(expr.name))
             return slots[expr]
         if kind in TVM_BINARY:
             a, b = self._expr(expr.a, slots), self._expr(expr.b, slots)
-            return Binary(TVM_BINARY[kind], a, b, _dtype(expr))
+            return Binary(TVM_BINARY[kind], a, b, str(expr.ty))
         if kind in _CALLS:
             operands = (self._expr(expr.a, slots), self._expr(expr.b, slots))
-            return Call(_CALLS[kind], operands, _dtype(expr))
+            return Call(_CALLS[kind], operands, str(expr.ty))
         if kind == "BitwiseNot":
-            return Call("bitwise_not", (self._expr(expr.a, slots),), _dtype(expr))
+            return Call("bitwise_not", (self._expr(expr.a, slots),), str(expr.ty))
         if kind == "Not":
             return Not(self._expr(expr.a, slots))
         if kind == "Cast":
-            return Cast(self._expr(expr.value, slots), _dtype(expr))
+            return Cast(self._expr(expr.value, slots), str(expr.ty))
         if kind == "Select":
             parts = (expr.condition, expr.true_value, expr.false_value)
             cond, then, other = (self._expr(part, slots) for part in parts)
-            return Select(cond, then, other, _dtype(expr))
+            return Select(cond, then, other, str(expr.ty))
         if kind == "TensorLoad":
             indices = tuple(self._expr(index, slots) for index in expr.indices)
-            return Load(self._key(expr.source), indices, _dtype(expr))
+            return Load(self._key(expr.source), indices, str(expr.ty))
         if kind == "Call":
             name = str(expr.op.name).split(".")[-1]
             args = tuple(self._expr(arg, slots) for arg in expr.args)
-            return Call(name, args, _dtype(expr), pure=name not in _IMPURE)
+            return Call(name, args, str(expr.ty), pure=name not in _IMPURE)
         raise UnsupportedProgram("expression", kind)
 
 
@@ -308,5 +316,65 @@ def whole_number(value: Any) -> int:
     return int(value)
 
 
-def _dtype(expr: Any) -> str:
-    return str(expr.ty)
+def module_flags(module: Any) -> Float32[np.ndarray, " flag"]:
+    """Compute the workload flags of a task's module."""
+    return text_flags(module_text(module))
+
+
+def module_text(module: Any) -> str:
+    """Print the computation of a module, a line for every input and store."""
+    return "".join(_func_text(func) for _, func in module.functions_items())
+
+
+def _func_text(func: Any) -> str:
+    # Ansor prints no structure above the stores: the root block and nested blocks vanish
+    blocks = list(blocks_in(func.body, lambda block: kind_of(block.body) == "BufferStore"))
+    written = {str(block.body.buffer.name) for block in blocks}
+    buffers = [_buffer_of(func, param) for param in func.params]
+    lines = [
+        f"{buffer.name} = PLACEHOLDER [{', '.join(map(str, buffer.shape))}]"
+        for buffer in buffers
+        if str(buffer.name) not in written
+    ]
+    lines += [_line(block) for block in blocks]
+    return "".join(shortened(line) + "\n" for line in lines)
+
+
+def _line(block: Any) -> str:
+    axes = [_name(it.var) for it in block.iter_vars if int(it.iter_type) == _SPATIAL]
+    value, sign = block.body.value, ASSIGNMENT[None]
+    combiner: Any = TVM_BINARY.get(kind_of(value))
+    if block.init is not None and combiner is not None and combiner in ASSIGNMENT:
+        # C[i] = C[i] + x of a reduction is C(i) += x
+        value, sign = value.b, ASSIGNMENT[combiner]
+    return f"{block.name_hint}({', '.join(axes)}){sign}{_text(value)}"
+
+
+def _name(var: Any) -> str:
+    return str(var.name).removeprefix("v_")  # TVM names block iterators v_AXIS
+
+
+def _text(expr: Any) -> str:
+    kind = kind_of(expr)
+
+    def listed(parts: Any) -> str:
+        return ", ".join(_text(part) for part in parts)
+
+    if kind in TVM_BINARY:
+        op = TVM_BINARY[kind]
+        if op not in INFIX:  # minima, maxima and floors are printed as calls
+            return f"{op}({listed((expr.a, expr.b))})"
+        return f"({_text(expr.a)}{INFIX[op]}{_text(expr.b)})"
+    if kind == "Not":
+        return f"!{_text(expr.a)}"
+    if kind == "Cast":
+        return f"{expr.ty}({_text(expr.value)})"
+    if kind == "Select":
+        return f"select({listed((expr.condition, expr.true_value, expr.false_value))})"
+    if kind == "TensorLoad":
+        return f"{expr.source.name}[{listed(expr.indices)}]"
+    if kind == "Call":
+        return f"tir.{str(expr.op.name).split('.')[-1]}({listed(expr.args)})"
+    if kind in ("Var", "PrimVar"):
+        return _name(expr)
+    return str(expr.value) if kind in ("IntImm", "FloatImm") else str(expr)

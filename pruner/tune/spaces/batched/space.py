@@ -37,11 +37,11 @@ from pruner.tune.spaces.batched.decisions import (
     TileDecision,
     open_decisions,
 )
+from pruner.tune.spaces.batched.prim_func import module_flags
 from pruner.tune.spaces.batched.tiling import thread_ranges, tiling_of
 from pruner.tune.spaces.batched.token_reading import tokens_of
 from pruner.tune.spaces.batched.trace import read_program
 from pruner.tune.spaces.design import DesignSpace
-from pruner.tune.spaces.text import module_flags
 
 if TYPE_CHECKING:
     from pruner.models.analyzer.derivatives import RelaxedScores
@@ -56,14 +56,12 @@ class BatchedSpace:
     """A trace with open sampling decisions, whose programs are computed in batches.
 
     A vector int64 [d] holds its decisions in order: all factors of ``sample_perfect_tile``, the
-    index of ``sample_categorical``, the location of ``sample_compute_location``. ``can_draft``: the
-    draft score differs between programs; ``has_features``: a model can rank them; ``affordable``:
-    programs a generation where each takes milliseconds; None: no limit.
+    index of ``sample_categorical``, the location of ``sample_compute_location``.
     """
 
-    can_draft = True
-    has_features = True
-    affordable: int | None = None
+    can_draft = True  # the draft score differs between programs
+    has_features = True  # a model can rank them
+    affordable: int | None = None  # programs a generation where each takes milliseconds
 
     def __init__(self, design: DesignSpace, *, probes: int = PROBES) -> None:
         """Read a design space and probe it; raise `UnsupportedProgram` without batched form."""

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float32
 
-from pruner.errors import UnsupportedProgram, unforeseen_refused
-from pruner.features.columns import text_flags
 from pruner.features.device_vector import hardware_features
 from pruner.models.proposals.decision_tokens import (
     LOG_SCALE,
@@ -24,9 +22,6 @@ from pruner.models.proposals.decision_tokens import (
     token_columns,
 )
 from pruner.program.device import Device
-from pruner.program.replay import space_of
-from pruner.program.te.skeleton import SkeletonGroup
-from pruner.program.tir.saved import SpaceFolder
 from pruner.program.tir.trace import TraceProgram
 from pruner.search.space import divisors
 from pruner.tune.spaces.batched.decisions import (
@@ -34,7 +29,6 @@ from pruner.tune.spaces.batched.decisions import (
     Decision,
     LocationDecision,
     TileDecision,
-    open_decisions,
     prime_powers,
 )
 from pruner.tune.spaces.batched.tiling import ThreadRange, structures_of, thread_ranges
@@ -174,21 +168,3 @@ def _choice(
     return ChoiceToken(
         slot=decision.slot, candidates=candidates, log_probs=log_probs, columns=columns
     )
-
-
-def recorded_tokens(
-    groups: Sequence[SkeletonGroup], spaces: SpaceFolder | None, device: Device
-) -> list[TokenSpace | None]:
-    """Make a token space for each group; None for Ansor's, and where not replayed."""
-    out: list[TokenSpace | None] = []
-    for group in groups:
-        try:
-            if spaces is None:
-                raise UnsupportedProgram("no-design-spaces", "records without design spaces")
-            with unforeseen_refused():
-                saved = space_of(spaces, group)
-                decisions = open_decisions(saved.program, group.decisions[0])
-                out.append(tokens_of(saved.program, decisions, device, text_flags(saved.text)))
-        except UnsupportedProgram:
-            out.append(None)
-    return out

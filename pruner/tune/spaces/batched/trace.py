@@ -52,7 +52,8 @@ def _input(value: Any, numbers: dict[Any, int]) -> Any:
     if type(value).__name__ == "IndexMap":
         # the accumulator's layout is the only index map with decisions in it, see the rule
         # MultiLevelTilingTensorCore of TVM
-        return tuple(_Quotient(value, numbers).read(index) for index in value.final_indices)
+        axes = {var: axis for axis, var in enumerate(value.initial_indices)}
+        return tuple(_quotient(index, axes, numbers) for index in value.final_indices)
     return Ref(numbers[value]) if value in numbers else _plain(value)
 
 
@@ -69,36 +70,32 @@ def _plain(value: Any) -> Any:
     return value
 
 
-class _Quotient:
-    """Read indices ``(i // a) % c`` as (axis, divisors, extent or None)."""
+def _quotient(
+    index: Any, axes: dict[Any, int], numbers: dict[Any, int]
+) -> tuple[int, tuple[Any, ...], tuple[Any, ...] | None]:
+    """Read an index ``(i // a) % c`` as axis, divisors, and extent or None."""
+    kind = type(index).__name__
+    if kind in ("FloorMod", "FloorDiv"):
+        axis, divisors, extent = _quotient(index.a, axes, numbers)
+        # TVM writes the remainder outermost; anything else is not a tile of an axis
+        if extent is None:
+            factors = _factors(index.b, numbers)
+            is_rest = kind == "FloorMod"
+            return (axis, divisors, factors) if is_rest else (axis, (*divisors, *factors), None)
+    elif index in axes:
+        return axes[index], (), None
+    raise UnsupportedProgram("index-map", str(index))
 
-    def __init__(self, index_map: Any, numbers: dict[Any, int]) -> None:
-        self._numbers = numbers
-        self._axes = {var: axis for axis, var in enumerate(index_map.initial_indices)}
 
-    def read(self, index: Any) -> tuple[int, tuple[Any, ...], tuple[Any, ...] | None]:
-        if type(index).__name__ == "FloorMod":
-            axis, divisors, extent = self.read(index.a)
-            # TVM writes the remainder outermost; anything else is not a tile of an axis
-            if extent is None:
-                return axis, divisors, self._factors(index.b)
-        elif type(index).__name__ == "FloorDiv":
-            axis, divisors, extent = self.read(index.a)
-            if extent is None:
-                return axis, (*divisors, *self._factors(index.b)), None
-        elif index in self._axes:
-            return self._axes[index], (), None
-        raise UnsupportedProgram("index-map", str(index))
-
-    def _factors(self, value: Any) -> tuple[Any, ...]:
-        kind = type(value).__name__
-        if kind == "Mul":
-            return (*self._factors(value.a), *self._factors(value.b))
-        if kind == "IntImm":
-            return (int(value.value),)
-        if value in self._numbers:
-            return (Ref(self._numbers[value]),)
-        raise UnsupportedProgram("index-map", str(value))
+def _factors(value: Any, numbers: dict[Any, int]) -> tuple[Any, ...]:
+    kind = type(value).__name__
+    if kind == "Mul":
+        return (*_factors(value.a, numbers), *_factors(value.b, numbers))
+    if kind == "IntImm":
+        return (int(value.value),)
+    if value in numbers:
+        return (Ref(numbers[value]),)
+    raise UnsupportedProgram("index-map", str(value))
 
 
 def read_program(design: DesignSpace) -> TraceProgram:

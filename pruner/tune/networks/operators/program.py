@@ -13,15 +13,15 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from pruner.errors import PrunerError, lines_of
 from pruner.tune.networks.operators.apart import decomposed_apart
+from pruner.tune.networks.operators.arithmetic import of_library
 from pruner.tune.networks.operators.called_functions import recorded
 from pruner.tune.networks.operators.complex_numbers import (
     lacks_rule,
     touches_complex,
     without_complex,
 )
-from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, windows
-from pruner.tune.networks.operators.quantization import of_library
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
+from pruner.tune.networks.operators.windows import MAX_POOLS, pool_with_places, windows
 from pruner.tune.networks.plain import Arguments
 from pruner.tune.networks.signature import (
     PRECISION,
@@ -166,13 +166,13 @@ def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[...,
         if not touches_complex(node)
     }
     for node in calls:
-        if node.target in POOLED_WITH_PLACES:
+        if node.target in MAX_POOLS:
             # TVM's second result of a maximum pooling is zeros, and it drops no window
             image, *options = node.args
             reads = any(user.target is getitem and user.args[1] == 1 for user in node.users)
             parts = windows(image.meta["val"], *options, **node.kwargs)
             if reads or any(part.drops for part in parts):
-                lacking[node.target] = POOLED_WITH_PLACES[node.target]
+                lacking[node.target] = pool_with_places
     return lacking
 
 

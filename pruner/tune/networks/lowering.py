@@ -22,13 +22,17 @@ from pruner.tune.networks.rewrites.constant_folding import (
     fold_views,
     without_copies,
 )
-from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
+from pruner.tune.networks.rewrites.convolutions import one_row, subpixel_convolutions
+from pruner.tune.networks.rewrites.layout import (
+    Layout,
+    Precision,
+    channels_last,
+    mixed,
+    without_clips,
+)
 from pruner.tune.networks.rewrites.operators import functions_of, operator_name
 from pruner.tune.networks.rewrites.packing import pack_weights, pad_classifier, tensors_of
-from pruner.tune.networks.rewrites.precision import Precision, mixed
-from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.rewrites.sorting import merged_sorts
-from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
 from pruner.tune.networks.variants.search import with_variants
 from pruner.tune.tvm_import import inside, load_tvm
 

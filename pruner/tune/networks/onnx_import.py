@@ -24,7 +24,7 @@ from pruner.tune.measure.numerics import Kind
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.onnx_loops import RANDOM, unroll
 from pruner.tune.networks.operators_onnx import CONVERTERS
-from pruner.tune.networks.operators_onnx.products import MICROSOFT
+from pruner.tune.networks.operators_onnx.windows import MICROSOFT
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.tvm_import import load_tvm
 

@@ -13,7 +13,7 @@ from pruner.tune.deploy.build import compiled
 from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
-from pruner.tune.networks.operators_onnx.resizing import weights
+from pruner.tune.networks.operators_onnx.indexing import weights
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network
 from tests.tune.networks.lowered import QUICK, run

@@ -24,6 +24,7 @@ from pruner.tune.networks.rewrites.operators import (
     operator_name,
     operators_of,
     rewritten,
+    shape_of,
     with_bindings,
 )
 from pruner.tune.tvm_import import inside, load_tvm
@@ -309,7 +310,7 @@ def _packed_call(
             weights = packing.packed(argument.value.numpy())
             argument = relax.const(weights, str(weights.dtype))
         elif place in packing.views:
-            shape = packing.view(place, [int(extent) for extent in argument.ty.shape])
+            shape = packing.view(place, shape_of(argument))
             if is_constant(argument):
                 values = argument.value.numpy().reshape(shape)
                 argument = relax.const(values, str(values.dtype))

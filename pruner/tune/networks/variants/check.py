@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.tune.measure.numerics import TOLERANCE
-from pruner.tune.networks.rewrites.precision import Precision
+from pruner.tune.networks.rewrites.layout import Precision
 from pruner.tune.networks.variants.evaluation import Array, Box, Places, evaluate, whole
 from pruner.tune.networks.variants.fields import Fields, P, Q, degree, differ
 from pruner.tune.networks.variants.graph import Graph, GraphNode, nodes

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pruner.tune.networks.rewrites.precision import Precision
+from pruner.tune.networks.rewrites.layout import Precision
 from pruner.tune.networks.variants.check import Checker, Verdict
 from pruner.tune.networks.variants.convolutions import is_operator
 from pruner.tune.networks.variants.graph import (

@@ -17,7 +17,6 @@ from typing import Any
 
 from pruner.tune.networks.rewrites.operators import is_constant, operator_name
 from pruner.tune.networks.variants import graph as g
-from pruner.tune.networks.variants.convolutions import convolve
 from pruner.tune.networks.variants.graph import Graph, GraphNode
 from pruner.tune.tvm_import import load_tvm
 
@@ -318,7 +317,7 @@ def _conv2d(attrs: Any, args: Sequence[GraphNode], shape: Sequence[int]) -> Grap
     last = _LAYOUTS.get((str(attrs.data_layout), str(attrs.kernel_layout)))
     if last is None or int(attrs.groups) != 1 or str(attrs.out_layout) != str(attrs.data_layout):
         return None
-    return convolve(
+    return g.convolve(
         *args,
         channels_last=last,
         size=shape[1:3] if last else shape[2:],

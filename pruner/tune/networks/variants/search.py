@@ -13,11 +13,11 @@ from typing import Any
 
 from pruner.tune.networks.rewrites.layout import Precision
 from pruner.tune.networks.variants.check import Checker, Verdict
-from pruner.tune.networks.variants.convolutions import is_operator
 from pruner.tune.networks.variants.graph import (
     ELEMENTWISE,
     Graph,
     flops,
+    is_operator,
     nodes,
     replaced,
 )

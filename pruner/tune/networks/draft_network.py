@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pruner.arrays import dtype_bytes
 from pruner.data.metaschedule import DRAFT_FOLDER, DRAFTS
@@ -89,12 +89,6 @@ class DraftWorkers(WorkerPool):
             memory_bytes=_MEMORY_BYTES,
         )
         self.warm_up(wait=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def draft(self, job: DraftJob) -> Future[Reply]:
         """Queue the draft of a task."""

@@ -222,11 +222,6 @@ def outline_yielded(
     return replace(made, name=name)
 
 
-@cache
-def _opened(generator: str) -> _Generator:
-    return _Generator(generator)
-
-
 class _Generator:
     """The candidates of ``package:function``, by increasing number.
 
@@ -289,3 +284,6 @@ class _Generator:
                 f"with a function that returns module and inputs; it yields {type(found).__name__}"
             )
         return str(parts[0]), parts[1], parts[2]
+
+
+_opened = cache(_Generator)  # of this process

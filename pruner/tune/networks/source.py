@@ -204,7 +204,8 @@ def inputs_of(source: NetworkSource, kind: Kind = "signed") -> Sequence[NDArray[
     """
     if source.path is None or not source.is_onnx:
         return [np.asarray(tensor.detach()) for tensor in tensors_of(example_of(source)[1])]
-    return onnx_inputs(source.path, source.name, source.options, source.seed, kind)
+    with _in_one_line(source.name):
+        return onnx_inputs(source.path, source.name, source.options, source.seed, kind)
 
 
 def _called(make: Callable[..., Any], source: NetworkSource) -> Any:

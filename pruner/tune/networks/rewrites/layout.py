@@ -80,12 +80,18 @@ def _convertible(module: Any) -> Any:
         return call if axes == given else op.squeeze(data, axes)
 
     def permute_dims(call: Any, data: Any) -> Any:
-        axes = _places(data, call.attrs.axes)
-        return call if axes is None else op.permute_dims(data, axes)
+        axes = [int(axis) for axis in call.attrs.axes or ()]
+        if min(axes, default=0) >= 0:
+            return call
+        return op.permute_dims(data, [axis % len(axes) for axis in axes])
 
     def stack(call: Any, data: Any) -> Any:
         axis = int(call.attrs.axis or 0)
-        return op.concat([op.expand_dims(one, axis) for one in _fields(data)], axis)
+        if isinstance(data, relax.Tuple):
+            parts = list(data.fields)
+        else:
+            parts = [relax.TupleGetItem(data, place) for place in range(len(data.ty.fields))]
+        return op.concat([op.expand_dims(one, axis) for one in parts], axis)
 
     def leakyrelu(call: Any, data: Any) -> Any:
         if not 0 <= float(call.attrs.alpha) <= 1:
@@ -110,20 +116,6 @@ def _convertible(module: Any) -> Any:
 
         module["main"] = dpl.rewrite_call(one, rewritten, module["main"])
     return relax.transform.Normalize()(module)
-
-
-def _places(data: Any, axes: Any) -> list[int] | None:
-    """Return dimensions counted from the front; None where they are."""
-    if axes is None or all(int(axis) >= 0 for axis in axes):
-        return None
-    return [int(axis) % len(data.ty.shape) for axis in axes]
-
-
-def _fields(tensors: Any) -> list[Any]:
-    relax = load_tvm().relax
-    if isinstance(tensors, relax.Tuple):
-        return list(tensors.fields)
-    return [relax.TupleGetItem(tensors, place) for place in range(len(tensors.ty.fields))]
 
 
 def without_clips(module: Any, *, integers_only: bool = False) -> Any:

@@ -131,7 +131,8 @@ def _parts(value: Any) -> Mapping[Any, Any] | Sequence[Any] | None:
         names = names_in(type(value), context, len(children))
         return children if names is None else dict(zip(names, children, strict=True))
     # elements of a set have no order; an array is no container of tensors
-    if isinstance(value, Iterable) and not isinstance(value, Set) and not _is_array(value):
+    is_array = hasattr(value, "__array__")
+    if isinstance(value, Iterable) and not isinstance(value, Set) and not is_array:
         with suppress(Exception):  # of any kind: its elements are made by code of its own
             return tuple(value)
     return None
@@ -224,10 +225,6 @@ def plain_module(model: nn.Module, arguments: Arguments | None = None) -> nn.Mod
 
 def _is_constant(value: Any) -> bool:
     return value is None or isinstance(value, _CONSTANTS)
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "__array__")
 
 
 def pytree() -> Any:

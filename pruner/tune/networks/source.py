@@ -243,12 +243,23 @@ def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
 
 
 def _complete(module: Any, name: str) -> Any:
-    if _trains(module):
+    """Write into ``main`` in which precision it computes, and whether it rounds."""
+    main, norm = module["main"], load_tvm().tvm.ir.Op.get("relax.nn.batch_norm")
+    calls = inside(main.body, load_tvm().relax.Call)
+    # in training mode TVM's passes would use the statistics of the batch as the network's own
+    if any(norm.same_as(call.op) and bool(call.attrs.training) for call in calls):
         raise PrunerError(
             f"network={name}: its batch normalisations are in training mode; export it "
             "in evaluation mode (network.eval() in torch, training_mode=0 in ONNX)"
         )
-    return _with_numbers(module)
+    operators = {str(call.op.name) for call in calls if hasattr(call.op, "name")}
+    main = main.with_attr(ROUNDS, bool(operators & {"relax.round", "relax.quantize"}))
+    if PRECISION not in main.attrs:
+        values = [*main.params, *calls, *(value for call in calls for value in call.args)]
+        types = {str(getattr(getattr(value, "ty", None), "dtype", "")) for value in values}
+        main = main.with_attr(PRECISION, precision(types))
+    module["main"] = main
+    return module
 
 
 @contextmanager
@@ -330,29 +341,3 @@ def _imported(source: NetworkSource) -> Any:
 def _programs() -> Any:
     # its operators need torch
     return importlib.import_module("pruner.tune.networks.operators.program")
-
-
-def _trains(module: Any) -> bool:
-    """Check for batch normalisations in training mode.
-
-    TVM's passes would use the statistics of the batch as the network's own.
-    """
-    norm = load_tvm().tvm.ir.Op.get("relax.nn.batch_norm")
-    return any(norm.same_as(call.op) and bool(call.attrs.training) for call in _calls(module))
-
-
-def _with_numbers(module: Any) -> Any:
-    """Write into ``main`` in which precision it computes, and whether it rounds."""
-    main, calls = module["main"], _calls(module)
-    operators = {str(call.op.name) for call in calls if hasattr(call.op, "name")}
-    main = main.with_attr(ROUNDS, bool(operators & {"relax.round", "relax.quantize"}))
-    if PRECISION not in main.attrs:
-        values = [*main.params, *calls, *(value for call in calls for value in call.args)]
-        types = {str(getattr(getattr(value, "ty", None), "dtype", "")) for value in values}
-        main = main.with_attr(PRECISION, precision(types))
-    module["main"] = main
-    return module
-
-
-def _calls(module: Any) -> list[Any]:
-    return inside(module["main"].body, load_tvm().relax.Call)

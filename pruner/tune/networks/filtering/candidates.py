@@ -129,12 +129,19 @@ class Candidates:
             size, __name__, environment=environment, timeout_s=_LIMIT_S, method="spawn"
         )
 
+        every: Iterable[int] = itertools.count()
+        if self.generator is None:
+            every = range(len(self.sources))
+        numbers, ended = itertools.islice(every, self.most), 0
+
         def submitted(number: int, form: NetworkFormat) -> Future[Reply]:
-            return pool.submit(*self._job(number), target_json, form, frozenset(known))
+            job: tuple[Any, ...] = (outline_yielded.__name__, self.generator, number)
+            if self.generator is None:
+                job = (outline_source.__name__, self.sources[number])
+            return pool.submit(*job, target_json, form, frozenset(known))
 
         with closing(pool):
             waiting: deque[tuple[int, Future[Reply]]] = deque()
-            numbers, ended = self._numbers(), 0
             while True:
                 for number in itertools.islice(numbers, _AHEAD * size - len(waiting)):
                     waiting.append((number, submitted(number, form)))
@@ -153,20 +160,9 @@ class Candidates:
                     )
                 found = self._found(place, reply)
                 if found is None:
-                    numbers = iter(())
+                    numbers = itertools.islice(every, 0)  # no more
                 else:
                     yield found
-
-    def _numbers(self) -> Iterator[int]:
-        every: Iterable[int] = itertools.count()
-        if self.generator is None:
-            every = range(len(self.sources))
-        return itertools.islice(every, self.most)
-
-    def _job(self, number: int) -> tuple[Any, ...]:
-        if self.generator is not None:
-            return outline_yielded.__name__, self.generator, number
-        return outline_source.__name__, self.sources[number]
 
     def _found(self, number: int, reply: Reply) -> Outline | None:
         if reply.error is None:

@@ -19,14 +19,14 @@ _KNOWN: dict[Hashable, fx.Graph | None] = {}  # None: the call must be decompose
 _MOST = 10_000  # of known calls, each some kilobytes
 
 
-def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any | None:
-    """Decompose the calls of an exported program apart; None where that is not possible.
+def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any:
+    """Decompose an exported program call by call where that is possible, else as a whole.
 
     `decompose`: of a complete program. See `joined`.
     """
     graph = joined(program.graph, decompose)
     if graph is None:
-        return None
+        return decompose(program)
     result = copy.copy(program)
     result._graph_module = fx.GraphModule(program.graph_module, graph)
     return result

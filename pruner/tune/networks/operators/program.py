@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from operator import getitem
 from typing import Any
 
@@ -57,8 +57,7 @@ def from_exported(program: Any) -> Any:
     Raises `PrunerError`: it keeps state, or gets or returns something else than tensors and
     constants.
     """
-    importer, convert = _importer()
-    return _relax(decomposed(program, convert), importer, convert)
+    return _relax(lambda decompose: decompose(program))
 
 
 def from_module(module: nn.Module, arguments: Arguments) -> Any:
@@ -70,22 +69,22 @@ def from_module(module: nn.Module, arguments: Arguments) -> Any:
     Raises:
         PrunerError: see `from_exported`.
     """
-    importer, convert = _importer()
-    program = recorded(module, arguments, lambda part: decomposed(part, convert))
-    if program is None:
-        whole = exported(module, arguments, is_pure=True)
-        program = decomposed(whole, convert, apart=True)
-    return _relax(program, importer, convert)
+
+    def found(decompose: Callable[[Any], Any]) -> Any:
+        program = recorded(module, arguments, decompose)
+        if program is not None:
+            return program
+        return decomposed_apart(exported(module, arguments, is_pure=True), decompose)
+
+    return _relax(found)
 
 
-def _importer() -> tuple[Any, dict[str, Converter]]:
+def _relax(make: Callable[[Callable[[Any], Any]], Any]) -> Any:
+    """Convert what `make` returns, for a function that decomposes, to a Relax module."""
     frontend = importlib.import_module("tvm.relax.frontend.torch.exported_program_translator")
     importer = frontend.ExportedProgramImporter()
-    return importer, converters(importer)
-
-
-def _relax(program: Any, importer: Any, convert: dict[str, Converter]) -> Any:
-    """Convert a decomposed program to a Relax module."""
+    convert = converters(importer)
+    program = make(partial(decomposed, known=convert))
     check_state(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
     types = (str(value.dtype) for value in values if hasattr(value, "dtype"))
@@ -105,15 +104,8 @@ def _relax(program: Any, importer: Any, convert: dict[str, Converter]) -> Any:
     return module
 
 
-def decomposed(program: Any, known: Iterable[str], *, apart: bool = False) -> Any:
-    """Rewrite a program with `known` operators, as far as torch can.
-
-    ``apart``: call by call where that is possible.
-    """
-    if apart:
-        found = decomposed_apart(program, lambda part: decomposed(part, known))
-        if found is not None:
-            return found
+def decomposed(program: Any, known: Iterable[str]) -> Any:
+    """Rewrite a program with `known` operators, as far as torch can."""
     check_lengths(program)
     library = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # else an LSTM is decomposed into this library's operator

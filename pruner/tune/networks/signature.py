@@ -170,19 +170,14 @@ def check_state(program: Any) -> None:
     `PrunerError`: it does; the message names its buffers.
     """
     signature, (results,) = program.graph_signature, program.graph.output_node().args
-    waiting = [
+    outputs = [
         node
         for node, spec in zip(results, signature.output_specs, strict=True)
         if spec.kind.name == "USER_OUTPUT" and hasattr(node, "all_input_nodes")
     ]
-    read = set(waiting)
-    while waiting:
-        new = set(waiting.pop().all_input_nodes) - read
-        read |= new
-        waiting += new
     names = {
         node.name
-        for node in read
+        for node in computed_from(outputs)
         if not all("batch_norm" in str(user.target) for user in node.users)
     }
     written = {s.target for s in signature.output_specs if s.kind.name in _WRITES}
@@ -196,6 +191,16 @@ def check_state(program: Any) -> None:
             f"each call writes {', '.join(kept)} and reads what earlier calls wrote; a library "
             f"keeps no state; {_KEPT}"
         )
+
+
+def computed_from(results: Iterable[Any]) -> set[Any]:
+    """Return nodes of a graph and all nodes from which they are computed."""
+    found, waiting = set(results), list(results)
+    while waiting:
+        new = set(waiting.pop().all_input_nodes) - found
+        found |= new
+        waiting += new
+    return found
 
 
 _STATE, _WRITES = ("BUFFER", "PARAMETER"), ("BUFFER_MUTATION", "PARAMETER_MUTATION")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -74,21 +75,15 @@ class _Values:
         self._opsets, self._starts = dict(model.opset_imports), loop.inputs[2:]
         self._body = loop.attributes["body"].as_graph()
         self._places = {value: place for place, value in enumerate(self._body.inputs)}
-        self._known: dict[tuple[int, Any], NDArray[Any] | None] = {}
+        self.at = cache(self._at)
 
     def of(self, value: Any) -> NDArray[Any] | None:
         """Return the value of a constant, None for others."""
         tensor = None if value is None else self._ir.convenience.get_const_tensor(value)
         return None if tensor is None else np.asarray(tensor.numpy())
 
-    def at(self, step: int, value: Any) -> NDArray[Any] | None:
+    def _at(self, step: int, value: Any) -> NDArray[Any] | None:
         """Return a constant value of the body in a step, else None."""
-        key = (step, value)
-        if key not in self._known:
-            self._known[key] = self._computed(step, value)
-        return self._known[key]
-
-    def _computed(self, step: int, value: Any) -> NDArray[Any] | None:
         place = self._places.get(value)
         if place == 0:
             return np.array(step, np.int64)

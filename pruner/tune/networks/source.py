@@ -120,12 +120,6 @@ class NetworkSource:
             raise PrunerError(f"network={self.name}: leave {', '.join(odd)} out, it has {has}")
 
 
-def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Any, ...]]:
-    """Make the module, in evaluation mode, and example inputs by position; see `example_of`."""
-    module, (args, _) = example_of(source)
-    return module, args
-
-
 def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
     """Make the module, in evaluation mode, and example inputs by position and by name.
 

@@ -30,11 +30,11 @@ from pruner.tune.networks.rewrites.layout import (
     mixed,
     without_clips,
 )
-from pruner.tune.networks.rewrites.operators import functions_of, operator_name
+from pruner.tune.networks.rewrites.operators import operator_name
 from pruner.tune.networks.rewrites.packing import pack_weights, pad_classifier, tensors_of
 from pruner.tune.networks.rewrites.sorting import merged_sorts
 from pruner.tune.networks.variants.search import with_variants
-from pruner.tune.tvm_import import inside, load_tvm
+from pruner.tune.tvm_import import inside, load_tvm, map_functions
 
 REDUCTION = 2  # IterVar.CommReduce
 _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
@@ -209,10 +209,7 @@ def _simplified(module: Any, known: LoweredParts) -> Any:
         simple = simplify(tvm.IRModule({"main": function}))["main"]
         return function if _lost_loops(simple) else simple
 
-    module = module.clone()
-    for name, function in functions_of(module).items():
-        module[name] = known.of("simplify", function, simplified)
-    return module
+    return map_functions(module, lambda one: known.of("simplify", one, simplified))
 
 
 def narrowed(module: Any, known: LoweredParts | None = None) -> Any:
@@ -221,7 +218,7 @@ def narrowed(module: Any, known: LoweredParts | None = None) -> Any:
     Tensors between the parts of a function count, too.
     """
     tvm, change = load_tvm().tvm, load_tvm().tirx.transform.ForceNarrowIndexToInt32()
-    known = known or LoweredParts()
+    parts = known or LoweredParts()
 
     def narrow(function: Any) -> Any:
         if not _is_large(function):
@@ -229,10 +226,7 @@ def narrowed(module: Any, known: LoweredParts | None = None) -> Any:
                 return change(tvm.IRModule({"main": function}))["main"]
         return function
 
-    module = module.clone()
-    for name, function in functions_of(module).items():
-        module[name] = known.of("narrow", function, narrow)
-    return module
+    return map_functions(module, lambda one: parts.of("narrow", one, narrow))
 
 
 def _is_large(function: Any) -> bool:

@@ -237,15 +237,11 @@ class _Parts:
         args = [self._argument(arg) for arg in value.args if not isinstance(arg, relax.ShapeExpr)]
         if any(arg is None for arg in args):
             return None
-        shape = None if isinstance(value.ty, relax.TupleType) else _shape(value)
-        if shape is None and name != "relax.split":
+        is_tuple = isinstance(value.ty, relax.TupleType)
+        shape = () if is_tuple else _shape(value)
+        if shape is None or (is_tuple and name != "relax.split"):
             return None
-        return self._call(value, name, args, shape or ())
-
-    def _call(
-        self, call: Any, name: str, args: Sequence[Any], shape: Sequence[int]
-    ) -> _Read | None:
-        attrs = call.attrs
+        attrs = value.attrs
         if name in _ELEMENTWISE:
             return g.elementwise(_ELEMENTWISE[name], *args)
         if name in _VIEWS:
@@ -254,7 +250,7 @@ class _Parts:
             text = "exp" if name == "relax.exp" else name
             if attrs is not None:
                 text += f" {load_tvm().ffi.structural_hash(attrs)}"
-            self.calls[text] = call
+            self.calls[text] = value
             return g.elementwise("call", *args, name=text)
         reader: Callable[..., _Read | None] | None = _OPERATORS.get(name)
         return None if reader is None else reader(attrs, args, shape)

@@ -76,7 +76,7 @@ def _legalizers() -> dict[str, Any]:
 
 
 def _learned(default: Callable[..., Any], call: Any, tensors: list[Any]) -> _Made | None:
-    """Lower a call by itself, for other tensors; None unless it becomes a call of a function."""
+    """Lower a call by itself; None unless it becomes a call of a function."""
     relax = load_tvm().relax
     alone = relax.BlockBuilder()
     try:

@@ -22,7 +22,7 @@ _MOST = 10_000  # of known calls, each some kilobytes
 
 
 def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any:
-    """Decompose an exported program call by call where that is possible, else as a whole.
+    """Decompose an exported program call by call where possible, else as a whole.
 
     `decompose`: of a complete program. See `joined`.
     """

@@ -1,4 +1,4 @@
-"""Reads and writes at numbers, lists and masks, and joined tensors: ``x[-1]``, ``x[i, j] = v``.
+"""Elements by numbers, lists and masks, and joined tensors: ``x[-1]``, ``x[i, j] = v``.
 
 TVM reads outside the tensor for a negative index, crosses lists of two dimensions with each other
 instead of pairing them, and writes only with an index for every dimension. Here all indexed

@@ -146,7 +146,13 @@ def write_tasks(folder: Path, keep: bool) -> str | None:
 
 def save_tasks(tasks: Sequence[NetworkTask], path: Path) -> None:
     """Write tasks as JSON."""
-    write_json(path, [_row(task) for task in tasks])
+    names = ("name", "key", "weight", "flops", "share", "shapes")
+    save = load_tvm().tvm.ir.save_json
+    rows = [
+        {**{name: getattr(task, name) for name in names}, "module": save(task.module)}
+        for task in tasks
+    ]
+    write_json(path, rows)
 
 
 def read_tasks(path: Path) -> list[NetworkTask]:
@@ -161,12 +167,6 @@ def read_tasks(path: Path) -> list[NetworkTask]:
             NetworkTask(**{**row, "module": tvm.ir.load_json(row["module"])})
             for row in read_json(path, list)
         ]
-
-
-def _row(task: NetworkTask) -> dict[str, Any]:
-    names = ("name", "key", "weight", "flops", "share", "shapes")
-    module = load_tvm().tvm.ir.save_json(task.module)
-    return {**{name: getattr(task, name) for name in names}, "module": module}
 
 
 class KeptImport:

@@ -137,7 +137,7 @@ def _moves_nothing(lowered: Any, value: Any, known: LoweredParts) -> bool:
 
 
 def _bytes(ty: Any) -> int:
-    """Count the bytes of a tensor, or of all in a tuple, by their type."""
+    """Count the bytes of a tensor, or of all in a tuple."""
     fields = getattr(ty, "fields", None)
     if fields is not None:
         return sum(map(_bytes, fields))

@@ -22,9 +22,8 @@ import numpy as np
 
 from pruner.errors import PrunerError, lines_of
 from pruner.tune.measure.numerics import inputs as seeded
-from pruner.tune.networks.plain import Arguments
+from pruner.tune.networks.plain import Arguments, replaced
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
-from pruner.tune.networks.torch_changes import replaced
 
 log = logging.getLogger(__name__)
 

@@ -10,19 +10,32 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from pruner.errors import PrunerError
-from pruner.tune.networks.torch_changes import tensors_shared
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
 _CONSTANTS = bool | int | float | str  # beside None
+_TURNS = threading.RLock()  # held while an attribute is replaced
+
+
+@contextmanager
+def replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+    """Replace an attribute, of torch for example; threads take turns."""
+    with _TURNS:
+        before = getattr(owner, name)
+        setattr(owner, name, new)
+        try:
+            yield
+        finally:
+            setattr(owner, name, before)
 
 
 def arguments_of(given: Any) -> Arguments:
@@ -59,8 +72,9 @@ def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
         if not before:
             return leaf
         after = [next(given) for _ in before]
-        # a copy of an object in which other tensors take the places of its own
-        with tensors_shared():
+        # A copy of an object in which other tensors take the places of its own. While torch exports
+        # a module, it has no copy of a tensor that is no input.
+        with replaced(torch.Tensor, "__deepcopy__", lambda one, _: one):
             made = copy.deepcopy(leaf, _Instead(before, after))
         if not all(map(is_, tensors_of(made), after)):
             raise PrunerError(

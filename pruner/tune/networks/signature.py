@@ -13,7 +13,7 @@ import importlib
 import json
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,10 +26,10 @@ from pruner.tune.networks.plain import (
     names_in,
     plain_module,
     pytree,
+    replaced,
     tensors_of,
     with_tensors,
 )
-from pruner.tune.networks.torch_changes import masks_by_values
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,6 +39,21 @@ INPUTS, OUTPUTS = "pruner_inputs", "pruner_outputs"
 PRECISION, ROUNDS = "pruner_precision", "pruner_rounds"
 _KEPT = "return what a call keeps as an output, and pass it to the next call as an input"
 _SAME = 1e-3  # relative difference of two calls that may come from another order of sums
+
+
+@contextmanager
+def masks_by_values() -> Iterator[None]:
+    """Export torch's transformers without their comparison of masks.
+
+    A branch on values cannot be exported. A mask is applied without this hint, too.
+    """
+
+    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return bool(is_causal)
+
+    transformer = importlib.import_module("torch.nn.modules.transformer")
+    with replaced(transformer, "_detect_is_causal_mask", detect):
+        yield
 
 
 def exported(

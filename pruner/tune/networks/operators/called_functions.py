@@ -32,7 +32,7 @@ from torch.utils import _pytree as tree
 
 from pruner.tune.networks.operators.apart import joined
 from pruner.tune.networks.plain import Arguments
-from pruner.tune.networks.torch_changes import masks_by_values
+from pruner.tune.networks.signature import masks_by_values
 
 # Arguments and results that a key describes completely.
 _PLAIN = (

@@ -34,8 +34,7 @@ _READERS = ("torch._export.serde.serialize", "torch.export.pt2_archive._package"
 def opened(path: Path, network: str, options: NetworkOptions) -> Any:
     """Read a ``.pt2`` file as a program with fixed sizes and example inputs.
 
-    Raises:
-        PrunerError: no such program, sizes that are left open, or that it does not have.
+    Raises `PrunerError`: no such program, sizes that are left open, or that it does not have.
     """
     torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
     reasons, unread = _Reasons(), list[tuple[Any, UnpicklingError]]()

@@ -61,8 +61,7 @@ def extract_tasks(
     earlier imports, which are used again. A network that cannot be lowered with variants, or with
     channels last, is lowered without; `log` gets a line, the request has the form that was used.
 
-    Raises:
-        PrunerError: the network cannot be imported, in one line.
+    Raises `PrunerError`: the network cannot be imported, in one line.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = form or NetworkFormat()
@@ -132,8 +131,7 @@ def write_tasks(folder: Path, keep: bool) -> str | None:
     Returns:
         Why the requested layout could not be had; the request has the form that was used.
 
-    Raises:
-        PrunerError: it cannot be imported, in one line.
+    Raises `PrunerError`: it cannot be imported, in one line.
     """
     request = NetworkRequest.read(folder / REQUEST)
     lowered, form, reason = lowered_network(request)
@@ -158,8 +156,7 @@ def save_tasks(tasks: Sequence[NetworkTask], path: Path) -> None:
 def read_tasks(path: Path) -> list[NetworkTask]:
     """Read the tasks of :func:`save_tasks`.
 
-    Raises:
-        DataError: the file is damaged.
+    Raises `DataError`: the file is damaged.
     """
     tvm = load_tvm().tvm
     with as_written(path):

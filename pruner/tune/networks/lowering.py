@@ -126,8 +126,7 @@ def lower_somehow(
     Returns:
         The lowered module, its form, and why it is not the given one.
 
-    Raises:
-        PrunerError: TVM cannot lower it.
+    Raises `PrunerError`: TVM cannot lower it.
     """
     forms = [form, *([replace(form, variants={})] if form.variants else [])]
     forms += [form.plain] if form.channels_last else []

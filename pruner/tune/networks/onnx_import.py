@@ -43,9 +43,8 @@ _ROUNDS = 8  # of folding at most; functions are nested less deep
 def from_onnx(path: Path, network: str, options: NetworkOptions) -> Any:
     """Import an ONNX file with its weights as constants; ``options`` give open sizes.
 
-    Raises:
-        MissingExtra: the package onnx or onnxscript is not installed.
-        PrunerError: see `onnx_inputs`, or an operator that cannot be converted.
+    Raises `MissingExtra`: the package onnx or onnxscript is not installed. Raises `PrunerError`:
+    see `onnx_inputs`, or an operator that cannot be converted.
     """
     model = _read(path, network, options)
     _simplify(model)
@@ -60,10 +59,9 @@ def onnx_inputs(
     Whole numbers that choose rows of a constant table are below their number, and those of masks
     are 0 or 1: others would end in an error.
 
-    Raises:
-        MissingExtra: see `from_onnx`.
-        PrunerError: no ONNX file, weights in another file that is missing, versions that are not
-            known, inputs that are no tensors, or sizes that are left open.
+    Raises `MissingExtra`: see `from_onnx`. Raises `PrunerError`: no ONNX file, weights in another
+    file that is missing, versions that are not known, inputs that are no tensors, or sizes that are
+    left open.
     """
     model = _read(path, network, options)
     # the sizes of tables that are no weights: Cast, DequantizeLinear, Constant

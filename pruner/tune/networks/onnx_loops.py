@@ -25,8 +25,7 @@ def unroll(model: Any) -> bool:
 
     A loop stays if its number of steps follows from values of the inputs.
 
-    Raises:
-        PrunerError: a loop has more than :data:`MOST` operators.
+    Raises `PrunerError`: a loop has more than :data:`MOST` operators.
     """
     loops = [node for node in model.graph if (node.domain, node.op_type) == ("", "Loop")]
     found = {node: steps for node in loops if (steps := _steps(model, node)) is not None}
@@ -38,8 +37,7 @@ def unroll(model: Any) -> bool:
 def _steps(model: Any, loop: Any) -> int | None:
     """Return the number of steps, None where it is not constant.
 
-    Raises:
-        PrunerError: they have too many operators.
+    Raises `PrunerError`: they have too many operators.
     """
     body, values = loop.attributes["body"].as_graph(), _Values(model, loop)
     limit, goes_on = (*loop.inputs, None, None)[:2]

@@ -60,8 +60,7 @@ def tensors_of(values: Any) -> list[Tensor]:
 def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
     """Replace the tensors of nested arguments, in order.
 
-    Raises:
-        PrunerError: an object among them makes its tensors anew when they are read.
+    Raises `PrunerError`: an object among them makes its tensors anew when they are read.
     """
     torch, given = importlib.import_module("torch"), iter(tensors)
 
@@ -110,8 +109,7 @@ def plain(value: Any, path: str = "outputs", above: frozenset[int] = frozenset()
     Mappings become dicts, and classes that register names for torch.export, too. ``path``: the
     value's name in messages. ``above``: which objects it is part of.
 
-    Raises:
-        PrunerError: a part is something else and holds no tensors.
+    Raises `PrunerError`: a part is something else and holds no tensors.
     """
     torch = importlib.import_module("torch")
     if _is_constant(value) or isinstance(value, torch.Tensor):
@@ -181,8 +179,7 @@ def plain_call(module: nn.Module, arguments: Arguments) -> tuple[nn.Module, Argu
 
     A tensor at two places becomes two: ``torch.export`` would read one of these inputs for both.
 
-    Raises:
-        PrunerError: see `plain`.
+    Raises `PrunerError`: see `plain`.
     """
     if _is_plain(arguments):
         return module, _apart(arguments)

@@ -60,8 +60,7 @@ def lowered_network(request: NetworkRequest) -> tuple[Any, NetworkFormat, str | 
         The module, its form, and why that is not the requested one; see
         :func:`~pruner.tune.networks.lowering.lower_somehow`.
 
-    Raises:
-        PrunerError: it cannot be imported or lowered, in one line.
+    Raises `PrunerError`: it cannot be imported or lowered, in one line.
     """
     module = sized_network(request.source)
     try:

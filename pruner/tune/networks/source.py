@@ -83,9 +83,8 @@ class NetworkSource:
     def check_name(self) -> None:
         """Check that the name may be a network's, without importing anything.
 
-        Raises:
-            PrunerError: a name without a colon that is neither the catalog's nor a file's, or a
-                file of another kind.
+        Raises `PrunerError`: a name without a colon that is neither the catalog's nor a file's, or
+        a file of another kind.
         """
         if self.path is not None:
             return
@@ -111,8 +110,7 @@ class NetworkSource:
     def check_sizes(self, known: Sequence[str]) -> None:
         """Check that no size is set except the batch and `known` sizes.
 
-        Raises:
-            PrunerError: another size is set.
+        Raises `PrunerError`: another size is set.
         """
         odd = [f"sizes.{name}" for name in self.options.given if name not in ("batch", *known)]
         if odd:
@@ -127,9 +125,8 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
     arguments. It returns the module and its inputs: a tensor, a tuple in order, or a mapping by
     name; a tuple and a mapping where it has both.
 
-    Raises:
-        PrunerError: no such network or file, a factory that returns something else, or sizes that
-            it does not take.
+    Raises `PrunerError`: no such network or file, a factory that returns something else, or sizes
+    that it does not take.
     """
     source.check_name()
     torch = importlib.import_module("torch")
@@ -193,8 +190,7 @@ def inputs_of(source: NetworkSource, kind: Kind = "signed") -> Sequence[NDArray[
 
     ``kind``: of the seeded inputs.
 
-    Raises:
-        PrunerError: sizes that are left open, or no such network.
+    Raises `PrunerError`: sizes that are left open, or no such network.
     """
     if source.path is None or not source.is_onnx:
         return [np.asarray(tensor.detach()) for tensor in tensors_of(example_of(source)[1])]
@@ -215,9 +211,8 @@ def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
 def import_network(source: NetworkSource) -> Any:
     """Import the network as a Relax module with bound parameters.
 
-    Raises:
-        PrunerError: it cannot be exported, TVM lacks one of its operators, it was exported in
-            training mode, or it takes more memory than is free; in one line.
+    Raises `PrunerError`: it cannot be exported, TVM lacks one of its operators, it was exported in
+    training mode, or it takes more memory than is free; in one line.
     """
     with _in_one_line(source.name):
         return _complete(_imported(source), source.name)
@@ -228,8 +223,7 @@ def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
 
     `inputs`: a tensor, inputs in order, or a mapping by name.
 
-    Raises:
-        PrunerError: see `import_network`.
+    Raises `PrunerError`: see `import_network`.
     """
     with _in_one_line(name):
         host_memory.check(name, host_memory.module_bytes(module), held=1)

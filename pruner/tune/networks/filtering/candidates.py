@@ -45,8 +45,7 @@ _MOST_ENDED = 3  # processes in a row: a generator that hangs has no end
 def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
     """Read a file with a network in each line; # begins a remark.
 
-    Raises:
-        PrunerError: no text, no network is in it, or a line that cannot be a network.
+    Raises `PrunerError`: no text, no network is in it, or a line that cannot be a network.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -66,8 +65,7 @@ def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
 def source_of(line: str, seed: int = 0) -> NetworkSource:
     """Make the source of a network and its sizes: ``mobilenet_v2 image=160``.
 
-    Raises:
-        PrunerError: another word among the sizes, or a network that is not in the catalog.
+    Raises `PrunerError`: another word among the sizes, or a network that is not in the catalog.
     """
     name, *words = line.split()
     pairs = [word.removeprefix("sizes.").partition("=") for word in words]
@@ -91,8 +89,7 @@ class Candidates:
     def check(self) -> None:
         """Check that the module of the generator exists; packages above it are imported.
 
-        Raises:
-            PrunerError: it does not, or a package above it fails.
+        Raises `PrunerError`: it does not, or a package above it fails.
         """
         if self.generator is None:
             return
@@ -118,9 +115,8 @@ class Candidates:
         A network whose passes end the process is lowered once more without the layout, as in a
         tuning run.
 
-        Raises:
-            PrunerError: the generator cannot be imported, yields something else, or ends several
-                processes in a row.
+        Raises `PrunerError`: the generator cannot be imported, yields something else, or ends
+        several processes in a row.
         """
         cores = len(os.sched_getaffinity(0))
         size = min(cores, _MOST_WORKERS, len(self.sources) or _MOST_WORKERS)
@@ -201,8 +197,7 @@ def outline_yielded(
 ) -> Outline | None:
     """Outline a network of a generator by its number; None behind the last.
 
-    Raises:
-        PrunerError: the generator cannot be imported, or yields something else.
+    Raises `PrunerError`: the generator cannot be imported, or yields something else.
     """
     found = _opened(generator).take(number)
     if found is None:

@@ -197,8 +197,7 @@ class NetworkForecaster:
     def module(self, module: Any, inputs: Any, name: str) -> NetworkForecast:
         """Forecast a module of torch in evaluation mode, which is imported in this process.
 
-        Raises:
-            PrunerError: it cannot be imported.
+        Raises `PrunerError`: it cannot be imported.
         """
         start = time.perf_counter()
         imported = import_module(module, inputs, name)
@@ -209,8 +208,7 @@ class NetworkForecaster:
     def candidates(self, candidates: Candidates) -> Iterator[NetworkForecast]:
         """Forecast candidates, in order; later candidates are imported and drafted meanwhile.
 
-        Raises:
-            PrunerError: their generator cannot be used.
+        Raises `PrunerError`: their generator cannot be used.
         """
         last = time.perf_counter()
         waiting: deque[tuple[Outline, int]] = deque()

@@ -45,8 +45,7 @@ class Outline:
 def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str] = ()) -> Outline:
     """Lower an imported network and describe the result; `known`: keys of drafted tasks.
 
-    Raises:
-        PrunerError: TVM cannot lower it.
+    Raises `PrunerError`: TVM cannot lower it.
     """
     known_parts = _known(str(target))
     lowered, form, _ = lower_somehow(module, target, form, known_parts)

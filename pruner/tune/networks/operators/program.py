@@ -66,8 +66,7 @@ def from_module(module: nn.Module, arguments: Arguments) -> Any:
     It is decomposed call by call where that is possible, which is faster for networks that repeat
     the calls of earlier networks. Inputs are named by their places.
 
-    Raises:
-        PrunerError: see `from_exported`.
+    Raises `PrunerError`: see `from_exported`.
     """
 
     def found(decompose: Callable[[Any], Any]) -> Any:

@@ -128,9 +128,7 @@ def write_tasks(folder: Path, keep: bool) -> str | None:
 
     ``keep``: write the lowered network, too.
 
-    Returns:
-        Why the requested layout could not be had; the request has the form that was used.
-
+    Returns why the requested layout could not be had; the request has the form that was used.
     Raises `PrunerError`: it cannot be imported, in one line.
     """
     request = NetworkRequest.read(folder / REQUEST)

@@ -123,10 +123,8 @@ def lower_somehow(
 ) -> tuple[Any, NetworkFormat, str | None]:
     """Lower a Relax module in the given form, else without variants, else as imported.
 
-    Returns:
-        The lowered module, its form, and why it is not the given one.
-
-    Raises `PrunerError`: TVM cannot lower it.
+    Returns the lowered module, its form, and why it is not the given one. Raises `PrunerError`: TVM
+    cannot lower it.
     """
     forms = [form, *([replace(form, variants={})] if form.variants else [])]
     forms += [form.plain] if form.channels_last else []

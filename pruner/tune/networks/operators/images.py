@@ -100,6 +100,7 @@ def _by_matrices(node: Any, importer: Any, resize: Any, scales: Sequence[float |
     (rows, columns), (height, width) = node.args[0].meta["val"].shape[-2:], value.shape[-2:]
     corners, kind = node.args[2], value.dtype
     exact = torch.float64 if kind is torch.float64 else torch.float32
+    dtype = importer._convert_data_type(exact)
     # two columns, or rows: of one, torch's smoothing computes wrong numbers
     high = torch.eye(rows, dtype=exact)[None, :, :, None].repeat(1, 1, 1, 2)
     wide = torch.eye(columns, dtype=exact)[None, :, None].repeat(1, 1, 2, 1)
@@ -109,14 +110,12 @@ def _by_matrices(node: Any, importer: Any, resize: Any, scales: Sequence[float |
     left, right = down[0, :, :, 0].T.contiguous(), across[0, :, 0].contiguous()
     x = importer.env[node.args[0]]
     if kind is not exact:
-        x = relax.op.astype(x, importer._convert_data_type(exact))
-    left, right = (
-        relax.const(part.numpy(), importer._convert_data_type(exact)) for part in (left, right)
-    )
+        x = relax.op.astype(x, dtype)
+    left, right = (relax.const(part.numpy(), dtype) for part in (left, right))
     product = relax.op.matmul(relax.op.matmul(left, x), right)
     if not kind.is_floating_point:
         limits = torch.iinfo(kind)
-        half = relax.const(0.5, importer._convert_data_type(exact))
+        half = relax.const(0.5, dtype)
         product = relax.op.floor(relax.op.add(product, half))  # 2.5 becomes 3
         product = relax.op.clip(product, limits.min, limits.max)
     return importer.block_builder.emit(product)  # its type becomes the image's afterwards

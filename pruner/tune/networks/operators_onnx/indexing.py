@@ -53,11 +53,6 @@ def pad(front: Any, inputs: Any, attrs: Any) -> Any:
     return op.nn.pad(data, width, _MODES[mode], float(value))
 
 
-def tile(front: Any, inputs: Any, attrs: Any) -> Any:
-    """Convert Tile with constant repeats."""
-    return load_tvm().relax.op.tile(inputs[0], array(inputs[1], "repeats").tolist())
-
-
 def cumulative_sum(front: Any, inputs: Any, attrs: Any) -> Any:
     """Convert CumSum, in either direction."""
     op, data = load_tvm().relax.op, inputs[0]
@@ -266,6 +261,8 @@ CONVERTERS: dict[str, Any] = {
     "Resize": resize,
     "RoiAlign": roi_align,
     "ScatterElements": scatter_elements,
-    "Tile": tile,
+    "Tile": lambda _, inputs, attrs: load_tvm().relax.op.tile(
+        inputs[0], array(inputs[1], "repeats").tolist()
+    ),
     "TopK": top_k,
 }

@@ -182,8 +182,8 @@ def test_code_in_a_first_line_is_no_word():
 SHARED_MODULES = {
     "batch", "columns", "cpu", "importing", "indexing",
     "leaderboard", "loop", "lower", "metaschedule", "network", "official", "page",
-    "plots", "predict", "primitives", "products", "progress", "records", "regions",
-    "registry", "resizing", "space", "steps", "tensors", "text", "trace",
+    "plots", "predict", "primitives", "progress", "records", "regions",
+    "registry", "space", "steps", "text", "trace", "windows",
     "workload",
 }  # fmt: skip
 

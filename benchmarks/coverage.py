@@ -171,7 +171,7 @@ def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:
         if known is not None and (known.programs or known.none or not programs):
             continue
         tried = try_task(path, task, platform, analyzer, programs)
-        what = f"{tried.coverage}, {len(tried.programs)} programs, {tried.cpu_s:.1f} s"
+        what = f"{_in_a_word(tried.coverage)}, {len(tried.programs)} programs, {tried.cpu_s:.1f} s"
         say(f"{cell.network} {cell.target} {cell.form} {number}/{len(tasks)} {task.name}: {what}")
     sources = pending(folder, [task.key for task in tasks])
     arch, start = str(platform.target.attrs.get("arch", "")), time.perf_counter()
@@ -219,6 +219,15 @@ def counted(tasks: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
         "reasons": _told(why),
         "cpu_s": f"{cpu_s:.0f}",
     }
+
+
+def _in_a_word(found: Coverage) -> str:
+    """Summarise in a word, or in two numbers if partly batched."""
+    if not found.spaces:
+        return "none"
+    if 0 < found.batched < found.spaces:
+        return f"{found.batched} of {found.spaces}"
+    return "batched" if found.batched else "replayed"
 
 
 def _told(counts: Counter[str]) -> str:

@@ -33,7 +33,7 @@ from common import Memory, earlier, resident
 import pruner
 from pruner.files import write_json
 from pruner.models.checkpoint.checkpoint import git_commit
-from pruner.tune.networks.source import NetworkSource, network_of
+from pruner.tune.networks.source import NetworkSource, example_of
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE / "results" / "optimize.json"
@@ -42,7 +42,7 @@ CALLS = 30
 
 def measured(effort: str, threads: int) -> dict[str, Any]:
     """Measure a call, and the network against eager torch."""
-    module, (image,) = network_of(NetworkSource(name="resnet18"))
+    module, ((image,), _) = example_of(NetworkSource(name="resnet18"))
     memory, load = Memory(resident, 0.5), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()

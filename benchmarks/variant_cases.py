@@ -11,13 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from pruner.tune.networks.variants.check import Floats
-from pruner.tune.networks.variants.convolutions import convolve
 from pruner.tune.networks.variants.evaluation import evaluate, whole
 from pruner.tune.networks.variants.graph import (
     Graph,
     GraphNode,
     concat,
     contract,
+    convolve,
     cut,
     elementwise,
     leaf,

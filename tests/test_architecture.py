@@ -182,8 +182,8 @@ def test_code_in_a_first_line_is_no_word():
 SHARED_MODULES = {
     "batch", "columns", "cpu", "importing", "indexing",
     "leaderboard", "loop", "lower", "metaschedule", "network", "official", "page",
-    "plots", "predict", "primitives", "products", "progress", "records", "regions",
-    "registry", "resizing", "space", "tensors", "trace",
+    "plots", "predict", "primitives", "progress", "records", "regions",
+    "registry", "space", "trace", "windows",
 }  # fmt: skip
 
 

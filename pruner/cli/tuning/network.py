@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ def list_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
 
 def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
     """Draft and build a network without measuring; return the last line."""
-    with DraftWorkers() as workers, network_worker() as worker:
+    with closing(DraftWorkers()) as workers, network_worker() as worker:
         platform = chosen_platform(config, measures=False)
         if config.deploy:
             linker(platform.target)  # refused before any work

@@ -24,8 +24,7 @@ from pruner.tune.measure.machine import (
 )
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.lowering import NetworkFormat
-from pruner.tune.networks.rewrites.layout import chosen_layout
-from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.networks.rewrites.layout import chosen_layout, chosen_precision
 
 
 def chosen_platform(config: DictConfig, *, measures: bool) -> Platform:

@@ -7,7 +7,6 @@
 * `host_memory`: check that a network fits before its weights are made
 * `plain`: arguments and results as containers of tensors and constants
 * `signature`: export of a module; inputs, outputs and state of the program
-* `torch_changes`: functions of torch that are replaced meanwhile
 * `exported_file`: files of torch.export, also of a GPU or with unknown classes
 * `operators`: such a program as a Relax module, and operators of torch that TVM lacks or
   imports wrongly

@@ -163,21 +163,16 @@ def mobilenet_v2() -> nn.Module:
     return initialised(Classifier(nn.Sequential(*layers), 1280))
 
 
-class DenseLayer(nn.Module):
-    """Normalisation before two convolutions; the input is joined to the output."""
+class Branches(nn.Module):
+    """Parallel branches, with outputs joined along the channels."""
 
-    def __init__(self, inputs: int, growth: int) -> None:
+    def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
-        self.body = nn.Sequential(
-            nn.BatchNorm2d(inputs),
-            nn.ReLU(),
-            conv_norm(inputs, 4 * growth, activation=nn.ReLU()),
-            nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
-        )
+        self.branches = nn.ModuleList(branches)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [n, inputs, h, w] to [n, inputs + growth, h, w]."""
-        return torch.cat([x, self.body(x)], 1)
+        """Map [n, c, h, w] to the joined outputs."""
+        return torch.cat([branch(x) for branch in self.branches], 1)
 
 
 def densenet121() -> nn.Module:
@@ -193,22 +188,16 @@ def densenet121() -> nn.Module:
             layers += [nn.Conv2d(channels, channels // 2, 1, bias=False), nn.AvgPool2d(2)]
             channels //= 2
         for _ in range(depth):
-            layers.append(DenseLayer(channels, growth))
+            body = nn.Sequential(
+                nn.BatchNorm2d(channels),
+                nn.ReLU(),
+                conv_norm(channels, 4 * growth, activation=nn.ReLU()),
+                nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False),
+            )
+            layers.append(Branches(nn.Identity(), body))
             channels += growth
     layers += [nn.BatchNorm2d(channels), nn.ReLU()]
     return initialised(Classifier(nn.Sequential(*layers), channels))
-
-
-class Branches(nn.Module):
-    """Parallel branches, with outputs joined along the channels."""
-
-    def __init__(self, *branches: nn.Module) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [n, c, h, w] to the joined outputs."""
-        return torch.cat([branch(x) for branch in self.branches], 1)
 
 
 def squeezenet1_1() -> nn.Module:

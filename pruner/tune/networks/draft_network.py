@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pruner.arrays import dtype_bytes
 from pruner.data.metaschedule import DRAFT_FOLDER, DRAFTS
@@ -90,12 +90,6 @@ class DraftWorkers(WorkerPool):
         )
         self.warm_up(wait=False)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def draft(self, job: DraftJob) -> Future[Reply]:
         """Queue the draft of a task."""
         return self.submit(draft_task.draft.__name__, job)
@@ -131,7 +125,18 @@ def draft_tasks(
         }
         shares = dict(zip([task.name for task in tasks], time_shares(tasks), strict=True))
         rest = [task for task in tasks if task.name not in kept]
-        jobs = [_job(task, platform, analyzer, shares[task.name], seed) for task in rest]
+        save = load_tvm().tvm.ir.save_json
+        jobs = [
+            DraftJob(
+                task=task.name,
+                module=save(task.module),
+                target=platform.target_json,
+                analyzer=analyzer,
+                depth=Depth.of_share(shares[task.name]),
+                seed=seed_of(task.name, seed),
+            )
+            for task in rest
+        ]
         numbers = {task.name: number for number, task in enumerate(tasks, start=1)}
         # jobs first: zip exhausts `_done`, which ends its processes before the lock is released
         drafted = zip(_done(jobs, workers, stopped), rest, strict=False)
@@ -158,19 +163,6 @@ def time_shares(tasks: Sequence[Workload]) -> list[float]:
         num_bytes = sum(math.prod(shape) * dtype_bytes(t) for shape, t in arguments(task.module))
         work.append(task.weight * max(flops(task.module), _FLOPS_PER_BYTE * num_bytes))
     return [one / (sum(work) or 1.0) for one in work]
-
-
-def _job(
-    task: Workload, platform: Platform, analyzer: Analyzer | None, share: float, seed: int
-) -> DraftJob:
-    return DraftJob(
-        task=task.name,
-        module=load_tvm().tvm.ir.save_json(task.module),
-        target=platform.target_json,
-        analyzer=analyzer,
-        depth=Depth.of_share(share),
-        seed=seed_of(task.name, seed),
-    )
 
 
 def seed_of(task: str, seed: int) -> tuple[int, int]:

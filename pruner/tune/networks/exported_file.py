@@ -15,15 +15,15 @@ from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from pickle import UnpicklingError
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from pruner.errors import PrunerError, lines_of
 from pruner.tune.measure.numerics import inputs as seeded
-from pruner.tune.networks.plain import Arguments
+from pruner.tune.networks.plain import Arguments, replaced
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
-from pruner.tune.networks.torch_changes import replaced
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ _READERS = ("torch._export.serde.serialize", "torch.export.pt2_archive._package"
 def opened(path: Path, network: str, options: NetworkOptions) -> Any:
     """Read a ``.pt2`` file as a program with fixed sizes and example inputs.
 
-    Raises:
-        PrunerError: no such program, sizes that are left open, or that it does not have.
+    Raises `PrunerError`: no such program, sizes that are left open, or that it does not have.
     """
     torch, tree = importlib.import_module("torch"), importlib.import_module("torch.utils._pytree")
     reasons, unread = _Reasons(), list[tuple[Any, UnpicklingError]]()
@@ -126,13 +125,17 @@ def _anywhere(unread: list[tuple[Any, UnpicklingError]]) -> Iterator[None]:
                 read = reader.deserialize_device
             except (ImportError, AttributeError):
                 continue  # of another version of torch
-            # weights on "meta" have no values: they are refused, not zeros
-            changes.enter_context(
-                replaced(reader, "deserialize_device", partial(_cpu_instead, read, torch))
-            )
-            for unsafe, instead in (("pickle", _NoPickle), ("_load_aoti", _no_library)):
-                if hasattr(reader, unsafe):
-                    changes.enter_context(replaced(reader, unsafe, instead))
+            changed = {
+                # weights on "meta" have no values: they are refused, not zeros
+                "deserialize_device": lambda one, read=read: (
+                    read(one) if one.type == "meta" else torch.device("cpu")
+                ),
+                # no pickled objects, no compiled code
+                "pickle": SimpleNamespace(loads=_refused),
+                "_load_aoti": lambda *_: None,
+            }
+            for part in filter(partial(hasattr, reader), changed):
+                changes.enter_context(replaced(reader, part, changed[part]))
         changes.enter_context(replaced(torch, "load", partial(_loaded, torch.load, unread)))
         known = getattr(tree, "SERIALIZED_TYPE_TO_PYTHON_TYPE", None)
         if known is not None:
@@ -154,21 +157,8 @@ def _loaded(
         return unread[-1][0]
 
 
-class _NoPickle:
-    """Takes the place of ``pickle`` in torch's reader."""
-
-    @staticmethod
-    def loads(_: bytes) -> Any:
-        """Refuse a pickled object."""
-        raise UnpicklingError("it holds a pickled Python object, which can execute code")
-
-
-def _no_library(*_: Any) -> None:
-    """Load no compiled code."""
-
-
-def _cpu_instead(read: Any, torch: Any, written: Any) -> Any:
-    return read(written) if written.type == "meta" else torch.device("cpu")
+def _refused(_: bytes) -> None:
+    raise UnpicklingError("it holds a pickled Python object, which can execute code")
 
 
 class _Types(dict[str, type]):

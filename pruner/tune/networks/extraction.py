@@ -61,8 +61,7 @@ def extract_tasks(
     earlier imports, which are used again. A network that cannot be lowered with variants, or with
     channels last, is lowered without; `log` gets a line, the request has the form that was used.
 
-    Raises:
-        PrunerError: the network cannot be imported, in one line.
+    Raises `PrunerError`: the network cannot be imported, in one line.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = form or NetworkFormat()
@@ -129,11 +128,8 @@ def write_tasks(folder: Path, keep: bool) -> str | None:
 
     ``keep``: write the lowered network, too.
 
-    Returns:
-        Why the requested layout could not be had; the request has the form that was used.
-
-    Raises:
-        PrunerError: it cannot be imported, in one line.
+    Returns why the requested layout could not be had; the request has the form that was used.
+    Raises `PrunerError`: it cannot be imported, in one line.
     """
     request = NetworkRequest.read(folder / REQUEST)
     lowered, form, reason = lowered_network(request)
@@ -146,14 +142,19 @@ def write_tasks(folder: Path, keep: bool) -> str | None:
 
 def save_tasks(tasks: Sequence[NetworkTask], path: Path) -> None:
     """Write tasks as JSON."""
-    write_json(path, [_row(task) for task in tasks])
+    names = ("name", "key", "weight", "flops", "share", "shapes")
+    save = load_tvm().tvm.ir.save_json
+    rows = [
+        {**{name: getattr(task, name) for name in names}, "module": save(task.module)}
+        for task in tasks
+    ]
+    write_json(path, rows)
 
 
 def read_tasks(path: Path) -> list[NetworkTask]:
     """Read the tasks of :func:`save_tasks`.
 
-    Raises:
-        DataError: the file is damaged.
+    Raises `DataError`: the file is damaged.
     """
     tvm = load_tvm().tvm
     with as_written(path):
@@ -161,12 +162,6 @@ def read_tasks(path: Path) -> list[NetworkTask]:
             NetworkTask(**{**row, "module": tvm.ir.load_json(row["module"])})
             for row in read_json(path, list)
         ]
-
-
-def _row(task: NetworkTask) -> dict[str, Any]:
-    names = ("name", "key", "weight", "flops", "share", "shapes")
-    module = load_tvm().tvm.ir.save_json(task.module)
-    return {**{name: getattr(task, name) for name in names}, "module": module}
 
 
 class KeptImport:

@@ -9,7 +9,6 @@ found. Names do not count: tensors and blocks may have the names of an earlier n
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -18,39 +17,18 @@ from pruner.tune.tvm_import import load_tvm
 
 _MOST = 20_000  # of kept results, each some kilobytes
 _FEW = 16  # elements of a constant whose values may decide how a call is lowered
+_Made = Callable[[Any, list[Any]], Any]  # makes the call of a function from builder and tensors
 
 
 class _Unknown(Exception):
     """An argument whose description would not be complete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Legal:
-    """A call of a TIR function, without its arguments.
-
-    ``places``: of the arguments among the tensors of the operator.
-    """
-
-    name: str
-    function: Any
-    places: tuple[int, ...]
-    types: Any
-    operator: Any  # of the call
-    attributes: Any
-
-    def made(self, builder: Any, tensors: list[Any]) -> Any:
-        """Call the function on the tensors of another call."""
-        relax = load_tvm().relax
-        arguments = relax.Tuple([tensors[place] for place in self.places])
-        variable = builder.add_func(self.function, self.name)
-        return relax.Call(self.operator, [variable, arguments], self.attributes, self.types)
-
-
 class LoweredParts:
     """Results of lowerings, all for the same target."""
 
     def __init__(self) -> None:
-        self._calls: dict[Hashable, _Legal | None] = {}
+        self._calls: dict[Hashable, _Made | None] = {}
         self._functions: dict[Hashable, Any] = {}
 
     def legalize(self) -> Any:
@@ -81,7 +59,7 @@ class LoweredParts:
         if key not in self._calls:
             self._calls[key] = _learned(default, call, tensors)
         kept = self._calls[key]
-        return default(builder, call) if kept is None else kept.made(builder, tensors)
+        return default(builder, call) if kept is None else kept(builder, tensors)
 
 
 @cache
@@ -97,7 +75,7 @@ def _legalizers() -> dict[str, Any]:
     }
 
 
-def _learned(default: Callable[..., Any], call: Any, tensors: list[Any]) -> _Legal | None:
+def _learned(default: Callable[..., Any], call: Any, tensors: list[Any]) -> _Made | None:
     """Lower a call by itself; None unless it becomes a call of a function."""
     relax = load_tvm().relax
     alone = relax.BlockBuilder()
@@ -114,14 +92,16 @@ def _learned(default: Callable[..., Any], call: Any, tensors: list[Any]) -> _Leg
     places = [_place(one, tensors) for one in arguments]
     if not variable.same_as(made.args[0]) or None in places:
         return None
-    return _Legal(
-        name=str(variable.name_hint),
-        function=function,
-        places=tuple(place for place in places if place is not None),
-        types=made.ty_args,
-        operator=made.op,
-        attributes=made.attrs,
-    )
+
+    # kept without the call, whose constants may be large
+    name, operator, attributes, types = variable.name_hint, made.op, made.attrs, made.ty_args
+
+    def call_of(builder: Any, others: list[Any]) -> Any:
+        taken = relax.Tuple([others[place] for place in places if place is not None])
+        known = builder.add_func(function, str(name))
+        return relax.Call(operator, [known, taken], attributes, types)
+
+    return call_of
 
 
 def _place(value: Any, tensors: list[Any]) -> int | None:

@@ -22,15 +22,19 @@ from pruner.tune.networks.rewrites.constant_folding import (
     fold_views,
     without_copies,
 )
-from pruner.tune.networks.rewrites.layout import Layout, channels_last, without_clips
-from pruner.tune.networks.rewrites.operators import functions_of, operator_name
+from pruner.tune.networks.rewrites.convolutions import one_row, subpixel_convolutions
+from pruner.tune.networks.rewrites.layout import (
+    Layout,
+    Precision,
+    channels_last,
+    mixed,
+    without_clips,
+)
+from pruner.tune.networks.rewrites.operators import operator_name
 from pruner.tune.networks.rewrites.packing import pack_weights, pad_classifier, tensors_of
-from pruner.tune.networks.rewrites.precision import Precision, mixed
-from pruner.tune.networks.rewrites.signals import one_row
 from pruner.tune.networks.rewrites.sorting import merged_sorts
-from pruner.tune.networks.rewrites.transposed import subpixel_convolutions
 from pruner.tune.networks.variants.search import with_variants
-from pruner.tune.tvm_import import inside, load_tvm
+from pruner.tune.tvm_import import inside, load_tvm, map_functions
 
 REDUCTION = 2  # IterVar.CommReduce
 _LARGEST = 2**31 - 1  # elements that 32-bit indices reach
@@ -119,11 +123,8 @@ def lower_somehow(
 ) -> tuple[Any, NetworkFormat, str | None]:
     """Lower a Relax module in the given form, else without variants, else as imported.
 
-    Returns:
-        The lowered module, its form, and why it is not the given one.
-
-    Raises:
-        PrunerError: TVM cannot lower it.
+    Returns the lowered module, its form, and why it is not the given one. Raises `PrunerError`: TVM
+    cannot lower it.
     """
     forms = [form, *([replace(form, variants={})] if form.variants else [])]
     forms += [form.plain] if form.channels_last else []
@@ -205,10 +206,7 @@ def _simplified(module: Any, known: LoweredParts) -> Any:
         simple = simplify(tvm.IRModule({"main": function}))["main"]
         return function if _lost_loops(simple) else simple
 
-    module = module.clone()
-    for name, function in functions_of(module).items():
-        module[name] = known.of("simplify", function, simplified)
-    return module
+    return map_functions(module, lambda one: known.of("simplify", one, simplified))
 
 
 def narrowed(module: Any, known: LoweredParts | None = None) -> Any:
@@ -217,7 +215,7 @@ def narrowed(module: Any, known: LoweredParts | None = None) -> Any:
     Tensors between the parts of a function count, too.
     """
     tvm, change = load_tvm().tvm, load_tvm().tirx.transform.ForceNarrowIndexToInt32()
-    known = known or LoweredParts()
+    parts = known or LoweredParts()
 
     def narrow(function: Any) -> Any:
         if not _is_large(function):
@@ -225,10 +223,7 @@ def narrowed(module: Any, known: LoweredParts | None = None) -> Any:
                 return change(tvm.IRModule({"main": function}))["main"]
         return function
 
-    module = module.clone()
-    for name, function in functions_of(module).items():
-        module[name] = known.of("narrow", function, narrow)
-    return module
+    return map_functions(module, lambda one: parts.of("narrow", one, narrow))
 
 
 def _is_large(function: Any) -> bool:

@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from pruner.tune.measure.numerics import Kind
 from pruner.tune.measure.numerics import inputs as seeded
 from pruner.tune.networks.onnx_loops import RANDOM, unroll
 from pruner.tune.networks.operators_onnx import CONVERTERS
-from pruner.tune.networks.operators_onnx.products import MICROSOFT
+from pruner.tune.networks.operators_onnx.windows import MICROSOFT
 from pruner.tune.networks.sizes import NetworkOptions, fixed_shapes
 from pruner.tune.tvm_import import load_tvm
 
@@ -43,15 +43,12 @@ _ROUNDS = 8  # of folding at most; functions are nested less deep
 def from_onnx(path: Path, network: str, options: NetworkOptions) -> Any:
     """Import an ONNX file with its weights as constants; ``options`` give open sizes.
 
-    Raises:
-        MissingExtra: the package onnx or onnxscript is not installed.
-        PrunerError: see `onnx_inputs`, or an operator that cannot be converted; the message has
-            the name of the `network`.
+    Raises `MissingExtra`: the package onnx or onnxscript is not installed. Raises `PrunerError`:
+    see `onnx_inputs`, or an operator that cannot be converted.
     """
-    with _about(network):
-        model = _read(path, network, options)
-        _simplify(model)
-        return _converted(model)
+    model = _read(path, network, options)
+    _simplify(model)
+    return _converted(model)
 
 
 def onnx_inputs(
@@ -62,22 +59,20 @@ def onnx_inputs(
     Whole numbers that choose rows of a constant table are below their number, and those of masks
     are 0 or 1: others would end in an error.
 
-    Raises:
-        MissingExtra: see `from_onnx`.
-        PrunerError: no ONNX file, weights in another file that is missing, versions that are not
-            known, inputs that are no tensors, or sizes that are left open.
+    Raises `MissingExtra`: see `from_onnx`. Raises `PrunerError`: no ONNX file, weights in another
+    file that is missing, versions that are not known, inputs that are no tensors, or sizes that are
+    left open.
     """
-    with _about(network):
-        model = _read(path, network, options)
-        # the sizes of tables that are no weights: Cast, DequantizeLinear, Constant
-        infer = _library("onnx_ir.passes.common").ShapeInferencePass
-        infer(check_type=False, strict_mode=False)(model)
-        found = model.graph.inputs
-        drawn = seeded([(tuple(one.shape), str(one.dtype.numpy())) for one in found], seed, kind)
-        return [
-            values if values.dtype.kind not in "iu" else values % values.dtype.type(_rows(one))
-            for one, values in zip(found, drawn, strict=True)
-        ]
+    model = _read(path, network, options)
+    # the sizes of tables that are no weights: Cast, DequantizeLinear, Constant
+    infer = _library("onnx_ir.passes.common").ShapeInferencePass
+    infer(check_type=False, strict_mode=False)(model)
+    found = model.graph.inputs
+    drawn = seeded([(tuple(one.shape), str(one.dtype.numpy())) for one in found], seed, kind)
+    return [
+        values if values.dtype.kind not in "iu" else values % values.dtype.type(_rows(one))
+        for one, values in zip(found, drawn, strict=True)
+    ]
 
 
 def _rows(value: Any) -> int:
@@ -99,17 +94,6 @@ def multiplies_integers(path: Path) -> bool:
     """Check an ONNX file for products of whole numbers."""
     nodes = _library("onnx").load(path, load_external_data=False).graph.node
     return any(one.op_type.startswith("QLinear") or "Integer" in one.op_type for one in nodes)
-
-
-@contextmanager
-def _about(network: str) -> Iterator[None]:
-    try:
-        yield
-    except MissingExtra:
-        raise
-    except PrunerError as error:
-        named = str(error).startswith("network=")
-        raise PrunerError(f"{'' if named else f'network={network}: '}{error}") from error
 
 
 def _read(path: Path, network: str, options: NetworkOptions) -> Any:

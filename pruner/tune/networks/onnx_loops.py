@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,7 @@ def unroll(model: Any) -> bool:
 
     A loop stays if its number of steps follows from values of the inputs.
 
-    Raises:
-        PrunerError: a loop has more than :data:`MOST` operators.
+    Raises `PrunerError`: a loop has more than :data:`MOST` operators.
     """
     loops = [node for node in model.graph if (node.domain, node.op_type) == ("", "Loop")]
     found = {node: steps for node in loops if (steps := _steps(model, node)) is not None}
@@ -37,8 +37,7 @@ def unroll(model: Any) -> bool:
 def _steps(model: Any, loop: Any) -> int | None:
     """Return the number of steps, None where it is not constant.
 
-    Raises:
-        PrunerError: they have too many operators.
+    Raises `PrunerError`: they have too many operators.
     """
     body, values = loop.attributes["body"].as_graph(), _Values(model, loop)
     limit, goes_on = (*loop.inputs, None, None)[:2]
@@ -74,21 +73,15 @@ class _Values:
         self._opsets, self._starts = dict(model.opset_imports), loop.inputs[2:]
         self._body = loop.attributes["body"].as_graph()
         self._places = {value: place for place, value in enumerate(self._body.inputs)}
-        self._known: dict[tuple[int, Any], NDArray[Any] | None] = {}
+        self.at = cache(self._at)
 
     def of(self, value: Any) -> NDArray[Any] | None:
         """Return the value of a constant, None for others."""
         tensor = None if value is None else self._ir.convenience.get_const_tensor(value)
         return None if tensor is None else np.asarray(tensor.numpy())
 
-    def at(self, step: int, value: Any) -> NDArray[Any] | None:
+    def _at(self, step: int, value: Any) -> NDArray[Any] | None:
         """Return a constant value of the body in a step, else None."""
-        key = (step, value)
-        if key not in self._known:
-            self._known[key] = self._computed(step, value)
-        return self._known[key]
-
-    def _computed(self, step: int, value: Any) -> NDArray[Any] | None:
         place = self._places.get(value)
         if place == 0:
             return np.array(step, np.int64)

@@ -10,19 +10,32 @@ from __future__ import annotations
 import copy
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping, Sequence, Set
-from contextlib import suppress
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from operator import is_
 from typing import TYPE_CHECKING, Any
 
 from pruner.errors import PrunerError
-from pruner.tune.networks.torch_changes import tensors_shared
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]  # by position, and by name
 _CONSTANTS = bool | int | float | str  # beside None
+_TURNS = threading.RLock()  # held while an attribute is replaced
+
+
+@contextmanager
+def replaced(owner: Any, name: str, new: Any) -> Iterator[None]:
+    """Replace an attribute, of torch for example; threads take turns."""
+    with _TURNS:
+        before = getattr(owner, name)
+        setattr(owner, name, new)
+        try:
+            yield
+        finally:
+            setattr(owner, name, before)
 
 
 def arguments_of(given: Any) -> Arguments:
@@ -47,8 +60,7 @@ def tensors_of(values: Any) -> list[Tensor]:
 def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
     """Replace the tensors of nested arguments, in order.
 
-    Raises:
-        PrunerError: an object among them makes its tensors anew when they are read.
+    Raises `PrunerError`: an object among them makes its tensors anew when they are read.
     """
     torch, given = importlib.import_module("torch"), iter(tensors)
 
@@ -59,8 +71,9 @@ def with_tensors(arguments: Arguments, tensors: Iterable[Tensor]) -> Arguments:
         if not before:
             return leaf
         after = [next(given) for _ in before]
-        # a copy of an object in which other tensors take the places of its own
-        with tensors_shared():
+        # A copy of an object in which other tensors take the places of its own. While torch exports
+        # a module, it has no copy of a tensor that is no input.
+        with replaced(torch.Tensor, "__deepcopy__", lambda one, _: one):
             made = copy.deepcopy(leaf, _Instead(before, after))
         if not all(map(is_, tensors_of(made), after)):
             raise PrunerError(
@@ -96,8 +109,7 @@ def plain(value: Any, path: str = "outputs", above: frozenset[int] = frozenset()
     Mappings become dicts, and classes that register names for torch.export, too. ``path``: the
     value's name in messages. ``above``: which objects it is part of.
 
-    Raises:
-        PrunerError: a part is something else and holds no tensors.
+    Raises `PrunerError`: a part is something else and holds no tensors.
     """
     torch = importlib.import_module("torch")
     if _is_constant(value) or isinstance(value, torch.Tensor):
@@ -131,7 +143,8 @@ def _parts(value: Any) -> Mapping[Any, Any] | Sequence[Any] | None:
         names = names_in(type(value), context, len(children))
         return children if names is None else dict(zip(names, children, strict=True))
     # elements of a set have no order; an array is no container of tensors
-    if isinstance(value, Iterable) and not isinstance(value, Set) and not _is_array(value):
+    is_array = hasattr(value, "__array__")
+    if isinstance(value, Iterable) and not isinstance(value, Set) and not is_array:
         with suppress(Exception):  # of any kind: its elements are made by code of its own
             return tuple(value)
     return None
@@ -166,8 +179,7 @@ def plain_call(module: nn.Module, arguments: Arguments) -> tuple[nn.Module, Argu
 
     A tensor at two places becomes two: ``torch.export`` would read one of these inputs for both.
 
-    Raises:
-        PrunerError: see `plain`.
+    Raises `PrunerError`: see `plain`.
     """
     if _is_plain(arguments):
         return module, _apart(arguments)
@@ -224,10 +236,6 @@ def plain_module(model: nn.Module, arguments: Arguments | None = None) -> nn.Mod
 
 def _is_constant(value: Any) -> bool:
     return value is None or isinstance(value, _CONSTANTS)
-
-
-def _is_array(value: Any) -> bool:
-    return hasattr(value, "__array__")
 
 
 def pytree() -> Any:

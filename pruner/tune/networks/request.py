@@ -56,12 +56,9 @@ class NetworkRequest:
 def lowered_network(request: NetworkRequest) -> tuple[Any, NetworkFormat, str | None]:
     """Import and lower the network, for extraction and for build.
 
-    Returns:
-        The module, its form, and why that is not the requested one; see
-        :func:`~pruner.tune.networks.lowering.lower_somehow`.
-
-    Raises:
-        PrunerError: it cannot be imported or lowered, in one line.
+    Returns the module, its form, and why that is not the requested one; see
+    :func:`~pruner.tune.networks.lowering.lower_somehow`. Raises `PrunerError`: it cannot be
+    imported or lowered, in one line.
     """
     module = sized_network(request.source)
     try:

@@ -13,7 +13,7 @@ import importlib
 import json
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,10 +26,10 @@ from pruner.tune.networks.plain import (
     names_in,
     plain_module,
     pytree,
+    replaced,
     tensors_of,
     with_tensors,
 )
-from pruner.tune.networks.torch_changes import masks_by_values
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,6 +39,21 @@ INPUTS, OUTPUTS = "pruner_inputs", "pruner_outputs"
 PRECISION, ROUNDS = "pruner_precision", "pruner_rounds"
 _KEPT = "return what a call keeps as an output, and pass it to the next call as an input"
 _SAME = 1e-3  # relative difference of two calls that may come from another order of sums
+
+
+@contextmanager
+def masks_by_values() -> Iterator[None]:
+    """Export torch's transformers without their comparison of masks.
+
+    A branch on values cannot be exported. A mask is applied without this hint, too.
+    """
+
+    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return bool(is_causal)
+
+    transformer = importlib.import_module("torch.nn.modules.transformer")
+    with replaced(transformer, "_detect_is_causal_mask", detect):
+        yield
 
 
 def exported(
@@ -170,19 +185,14 @@ def check_state(program: Any) -> None:
     `PrunerError`: it does; the message names its buffers.
     """
     signature, (results,) = program.graph_signature, program.graph.output_node().args
-    waiting = [
+    outputs = [
         node
         for node, spec in zip(results, signature.output_specs, strict=True)
         if spec.kind.name == "USER_OUTPUT" and hasattr(node, "all_input_nodes")
     ]
-    read = set(waiting)
-    while waiting:
-        new = set(waiting.pop().all_input_nodes) - read
-        read |= new
-        waiting += new
     names = {
         node.name
-        for node in read
+        for node in computed_from(outputs)
         if not all("batch_norm" in str(user.target) for user in node.users)
     }
     written = {s.target for s in signature.output_specs if s.kind.name in _WRITES}
@@ -196,6 +206,16 @@ def check_state(program: Any) -> None:
             f"each call writes {', '.join(kept)} and reads what earlier calls wrote; a library "
             f"keeps no state; {_KEPT}"
         )
+
+
+def computed_from(results: Iterable[Any]) -> set[Any]:
+    """Return nodes of a graph and all nodes from which they are computed."""
+    found, waiting = set(results), list(results)
+    while waiting:
+        new = set(waiting.pop().all_input_nodes) - found
+        found |= new
+        waiting += new
+    return found
 
 
 _STATE, _WRITES = ("BUFFER", "PARAMETER"), ("BUFFER_MUTATION", "PARAMETER_MUTATION")

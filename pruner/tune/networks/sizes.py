@@ -126,12 +126,9 @@ def _open(shapes: Mapping[str, Sequence[int | str]]) -> str:
         if isinstance(size, str)
     )
     asked = ", ".join(f"{name} {text}" for name, text in texts.items() if is_open[name])
-    ones = {
-        name: [size if isinstance(size, int) else 1 for size in s] for name, s in shapes.items()
-    }
     whole = " ".join(
-        f"sizes.{_word(name)}={'x'.join(map(str, shape))}"
-        for name, shape in ones.items()
+        f"sizes.{_word(name)}=" + "x".join(str(n) if isinstance(n, int) else "1" for n in shape)
+        for name, shape in shapes.items()
         if is_open[name]
     )
     return f"sizes are open: {asked}; give them ({' '.join(words)}) or whole shapes ({whole})"

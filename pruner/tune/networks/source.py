@@ -83,9 +83,8 @@ class NetworkSource:
     def check_name(self) -> None:
         """Check that the name may be a network's, without importing anything.
 
-        Raises:
-            PrunerError: a name without a colon that is neither the catalog's nor a file's, or a
-                file of another kind.
+        Raises `PrunerError`: a name without a colon that is neither the catalog's nor a file's, or
+        a file of another kind.
         """
         if self.path is not None:
             return
@@ -111,19 +110,12 @@ class NetworkSource:
     def check_sizes(self, known: Sequence[str]) -> None:
         """Check that no size is set except the batch and `known` sizes.
 
-        Raises:
-            PrunerError: another size is set.
+        Raises `PrunerError`: another size is set.
         """
         odd = [f"sizes.{name}" for name in self.options.given if name not in ("batch", *known)]
         if odd:
             has = ", ".join(["sizes.batch", *(f"sizes.{name}" for name in known)])
             raise PrunerError(f"network={self.name}: leave {', '.join(odd)} out, it has {has}")
-
-
-def network_of(source: NetworkSource) -> tuple[nn.Module, tuple[Any, ...]]:
-    """Make the module, in evaluation mode, and example inputs by position; see `example_of`."""
-    module, (args, _) = example_of(source)
-    return module, args
 
 
 def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
@@ -133,9 +125,8 @@ def example_of(source: NetworkSource) -> tuple[nn.Module, Arguments]:
     arguments. It returns the module and its inputs: a tensor, a tuple in order, or a mapping by
     name; a tuple and a mapping where it has both.
 
-    Raises:
-        PrunerError: no such network or file, a factory that returns something else, or sizes that
-            it does not take.
+    Raises `PrunerError`: no such network or file, a factory that returns something else, or sizes
+    that it does not take.
     """
     source.check_name()
     torch = importlib.import_module("torch")
@@ -199,12 +190,12 @@ def inputs_of(source: NetworkSource, kind: Kind = "signed") -> Sequence[NDArray[
 
     ``kind``: of the seeded inputs.
 
-    Raises:
-        PrunerError: sizes that are left open, or no such network.
+    Raises `PrunerError`: sizes that are left open, or no such network.
     """
     if source.path is None or not source.is_onnx:
         return [np.asarray(tensor.detach()) for tensor in tensors_of(example_of(source)[1])]
-    return onnx_inputs(source.path, source.name, source.options, source.seed, kind)
+    with _in_one_line(source.name):
+        return onnx_inputs(source.path, source.name, source.options, source.seed, kind)
 
 
 def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
@@ -220,9 +211,8 @@ def _called(make: Callable[..., Any], source: NetworkSource) -> Any:
 def import_network(source: NetworkSource) -> Any:
     """Import the network as a Relax module with bound parameters.
 
-    Raises:
-        PrunerError: it cannot be exported, TVM lacks one of its operators, it was exported in
-            training mode, or it takes more memory than is free; in one line.
+    Raises `PrunerError`: it cannot be exported, TVM lacks one of its operators, it was exported in
+    training mode, or it takes more memory than is free; in one line.
     """
     with _in_one_line(source.name):
         return _complete(_imported(source), source.name)
@@ -233,8 +223,7 @@ def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
 
     `inputs`: a tensor, inputs in order, or a mapping by name.
 
-    Raises:
-        PrunerError: see `import_network`.
+    Raises `PrunerError`: see `import_network`.
     """
     with _in_one_line(name):
         host_memory.check(name, host_memory.module_bytes(module), held=1)
@@ -242,12 +231,23 @@ def import_module(module: nn.Module, inputs: Any, name: str) -> Any:
 
 
 def _complete(module: Any, name: str) -> Any:
-    if _trains(module):
+    """Write into ``main`` in which precision it computes, and whether it rounds."""
+    main, norm = module["main"], load_tvm().tvm.ir.Op.get("relax.nn.batch_norm")
+    calls = inside(main.body, load_tvm().relax.Call)
+    # in training mode TVM's passes would use the statistics of the batch as the network's own
+    if any(norm.same_as(call.op) and bool(call.attrs.training) for call in calls):
         raise PrunerError(
             f"network={name}: its batch normalisations are in training mode; export it "
             "in evaluation mode (network.eval() in torch, training_mode=0 in ONNX)"
         )
-    return _with_numbers(module)
+    operators = {str(call.op.name) for call in calls if hasattr(call.op, "name")}
+    main = main.with_attr(ROUNDS, bool(operators & {"relax.round", "relax.quantize"}))
+    if PRECISION not in main.attrs:
+        values = [*main.params, *calls, *(value for call in calls for value in call.args)]
+        types = {str(getattr(getattr(value, "ty", None), "dtype", "")) for value in values}
+        main = main.with_attr(PRECISION, precision(types))
+    module["main"] = main
+    return module
 
 
 @contextmanager
@@ -329,29 +329,3 @@ def _imported(source: NetworkSource) -> Any:
 def _programs() -> Any:
     # its operators need torch
     return importlib.import_module("pruner.tune.networks.operators.program")
-
-
-def _trains(module: Any) -> bool:
-    """Check for batch normalisations in training mode.
-
-    TVM's passes would use the statistics of the batch as the network's own.
-    """
-    norm = load_tvm().tvm.ir.Op.get("relax.nn.batch_norm")
-    return any(norm.same_as(call.op) and bool(call.attrs.training) for call in _calls(module))
-
-
-def _with_numbers(module: Any) -> Any:
-    """Write into ``main`` in which precision it computes, and whether it rounds."""
-    main, calls = module["main"], _calls(module)
-    operators = {str(call.op.name) for call in calls if hasattr(call.op, "name")}
-    main = main.with_attr(ROUNDS, bool(operators & {"relax.round", "relax.quantize"}))
-    if PRECISION not in main.attrs:
-        values = [*main.params, *calls, *(value for call in calls for value in call.args)]
-        types = {str(getattr(getattr(value, "ty", None), "dtype", "")) for value in values}
-        main = main.with_attr(PRECISION, precision(types))
-    module["main"] = main
-    return module
-
-
-def _calls(module: Any) -> list[Any]:
-    return inside(module["main"].body, load_tvm().relax.Call)

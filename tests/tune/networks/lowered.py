@@ -8,7 +8,7 @@ import torch
 
 from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.network_tasks import network_tasks
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.networks.source import NetworkSource, example_of, import_network
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.targets import target_of
 
@@ -54,7 +54,7 @@ def run(module, inputs, compiled=None):
 
 def torch_error(given, module):
     """The largest relative error of a lowered network's outputs, whose forms are torch's."""
-    network, inputs = network_of(given)
+    network, (inputs, _) = example_of(given)
     with torch.no_grad():
         wanted = network(*inputs)
     wanted, errors = wanted if isinstance(wanted, tuple) else (wanted,), []

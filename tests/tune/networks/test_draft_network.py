@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import Future
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -178,7 +179,7 @@ def test_a_draft_says_which_spaces_are_left_to_tvm(tasks, platform, tmp_path, mo
 def test_drafts_do_not_depend_on_processes(tasks, platform, drafted, tmp_path, monkeypatch):
     """Alone, beside others, in one worker and in this process; records too."""
     analyzer, order = platform_analyzer(platform), list(tasks.values())
-    with DraftWorkers(1) as workers:
+    with closing(DraftWorkers(1)) as workers:
         one = draft_tasks(order, platform, analyzer, tmp_path / "one", workers=workers)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
     here = draft_tasks(order, platform, analyzer, tmp_path / "here")

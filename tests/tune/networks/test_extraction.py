@@ -12,7 +12,7 @@ from pruner.tune.networks.lowering import lower, narrowed
 from pruner.tune.networks.rewrites.constant_folding import fold_constants
 from pruner.tune.networks.rewrites.packing import tensors_of
 from pruner.tune.networks.sizes import CATALOG, NetworkOptions
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.networks.source import NetworkSource, example_of, import_network
 from pruner.tune.spaces.design import design_spaces
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.lowered import HERE, imported, lowered, source, tasks_of, torch_error
@@ -193,14 +193,14 @@ def test_a_file_of_a_network_that_trains_is_refused(training, tmp_path):
 
 def test_sizes_go_to_those_that_take_them():
     two = NetworkOptions(batch=2)
-    (images,) = network_of(NetworkSource(name=f"{HERE}:sized", options=two))[1]
+    _, ((images,), _) = example_of(NetworkSource(name=f"{HERE}:sized", options=two))
     assert images.shape == (2, 16)
     with pytest.raises(PrunerError, match=r"leave sizes\.\* out, .*takes no argument"):
         import_network(NetworkSource(name=f"{HERE}:faint", options=two))
     asked = NetworkSource(name="resnet18", options=NetworkOptions(length=16, layers=1))
     told = "resnet18: leave sizes.length, sizes.layers out, it has sizes.batch, sizes.image"
     with pytest.raises(PrunerError, match=told):
-        network_of(asked)
+        example_of(asked)
 
 
 @some_slow("name", [name for name in NETWORKS if name not in LARGE], LARGE)

@@ -13,7 +13,7 @@ from pruner.tune.deploy.build import compiled
 from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.onnx_import import from_onnx, onnx_inputs
-from pruner.tune.networks.operators_onnx.resizing import weights
+from pruner.tune.networks.operators_onnx.indexing import weights
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, import_network
 from tests.tune.networks.lowered import QUICK, run
@@ -402,7 +402,7 @@ def refused(path):
 
 @pytest.mark.tvm
 def test_files_that_cannot_be_read_end_in_a_line(tmp_path):
-    assert refused(tmp_path / "none.onnx") == "network=net: no such file"
+    assert refused(tmp_path / "none.onnx") == "no such file"
     (tmp_path / "text.onnx").write_text("no protobuf", encoding="utf-8")
     assert "this is no ONNX file" in refused(tmp_path / "text.onnx")
     identity = [make.make_node("Identity", ["x"], ["y"])]

@@ -16,10 +16,9 @@ from torch.utils._pytree import register_pytree_node
 from pruner.errors import PrunerError
 from pruner.tune.networks import signature
 from pruner.tune.networks.plain import arguments_of, tensors_of
-from pruner.tune.networks.signature import INPUTS, OUTPUTS
+from pruner.tune.networks.signature import INPUTS, OUTPUTS, masks_by_values
 from pruner.tune.networks.sizes import NetworkOptions
 from pruner.tune.networks.source import NetworkSource, example_of, import_network, inputs_of
-from pruner.tune.networks.torch_changes import masks_by_values
 from tests.tune.networks.lowered import run
 from tests.tune.networks.operators.against_torch import Function
 from tests.tune.some_slow import some_slow

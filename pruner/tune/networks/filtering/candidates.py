@@ -45,8 +45,7 @@ _MOST_ENDED = 3  # processes in a row: a generator that hangs has no end
 def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
     """Read a file with a network in each line; # begins a remark.
 
-    Raises:
-        PrunerError: no text, no network is in it, or a line that cannot be a network.
+    Raises `PrunerError`: no text, no network is in it, or a line that cannot be a network.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -66,8 +65,7 @@ def read_networks(path: Path, seed: int = 0) -> list[NetworkSource]:
 def source_of(line: str, seed: int = 0) -> NetworkSource:
     """Make the source of a network and its sizes: ``mobilenet_v2 image=160``.
 
-    Raises:
-        PrunerError: another word among the sizes, or a network that is not in the catalog.
+    Raises `PrunerError`: another word among the sizes, or a network that is not in the catalog.
     """
     name, *words = line.split()
     pairs = [word.removeprefix("sizes.").partition("=") for word in words]
@@ -91,8 +89,7 @@ class Candidates:
     def check(self) -> None:
         """Check that the module of the generator exists; packages above it are imported.
 
-        Raises:
-            PrunerError: it does not, or a package above it fails.
+        Raises `PrunerError`: it does not, or a package above it fails.
         """
         if self.generator is None:
             return
@@ -118,9 +115,8 @@ class Candidates:
         A network whose passes end the process is lowered once more without the layout, as in a
         tuning run.
 
-        Raises:
-            PrunerError: the generator cannot be imported, yields something else, or ends several
-                processes in a row.
+        Raises `PrunerError`: the generator cannot be imported, yields something else, or ends
+        several processes in a row.
         """
         cores = len(os.sched_getaffinity(0))
         size = min(cores, _MOST_WORKERS, len(self.sources) or _MOST_WORKERS)
@@ -129,12 +125,19 @@ class Candidates:
             size, __name__, environment=environment, timeout_s=_LIMIT_S, method="spawn"
         )
 
+        every: Iterable[int] = itertools.count()
+        if self.generator is None:
+            every = range(len(self.sources))
+        numbers, ended = itertools.islice(every, self.most), 0
+
         def submitted(number: int, form: NetworkFormat) -> Future[Reply]:
-            return pool.submit(*self._job(number), target_json, form, frozenset(known))
+            job: tuple[Any, ...] = (outline_yielded.__name__, self.generator, number)
+            if self.generator is None:
+                job = (outline_source.__name__, self.sources[number])
+            return pool.submit(*job, target_json, form, frozenset(known))
 
         with closing(pool):
             waiting: deque[tuple[int, Future[Reply]]] = deque()
-            numbers, ended = self._numbers(), 0
             while True:
                 for number in itertools.islice(numbers, _AHEAD * size - len(waiting)):
                     waiting.append((number, submitted(number, form)))
@@ -153,20 +156,9 @@ class Candidates:
                     )
                 found = self._found(place, reply)
                 if found is None:
-                    numbers = iter(())
+                    numbers = itertools.islice(every, 0)  # no more
                 else:
                     yield found
-
-    def _numbers(self) -> Iterator[int]:
-        every: Iterable[int] = itertools.count()
-        if self.generator is None:
-            every = range(len(self.sources))
-        return itertools.islice(every, self.most)
-
-    def _job(self, number: int) -> tuple[Any, ...]:
-        if self.generator is not None:
-            return outline_yielded.__name__, self.generator, number
-        return outline_source.__name__, self.sources[number]
 
     def _found(self, number: int, reply: Reply) -> Outline | None:
         if reply.error is None:
@@ -205,8 +197,7 @@ def outline_yielded(
 ) -> Outline | None:
     """Outline a network of a generator by its number; None behind the last.
 
-    Raises:
-        PrunerError: the generator cannot be imported, or yields something else.
+    Raises `PrunerError`: the generator cannot be imported, or yields something else.
     """
     found = _opened(generator).take(number)
     if found is None:
@@ -220,11 +211,6 @@ def outline_yielded(
     except PrunerError as error:
         return Outline(name=name, reason=str(error))
     return replace(made, name=name)
-
-
-@cache
-def _opened(generator: str) -> _Generator:
-    return _Generator(generator)
 
 
 class _Generator:
@@ -289,3 +275,6 @@ class _Generator:
                 f"with a function that returns module and inputs; it yields {type(found).__name__}"
             )
         return str(parts[0]), parts[1], parts[2]
+
+
+_opened = cache(_Generator)  # of this process

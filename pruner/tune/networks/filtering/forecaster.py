@@ -42,7 +42,7 @@ _DIGITS = 32  # of the name of a folder of drafts
 _MOST_BYTES = 1 << 30  # of all these folders but the one in use
 
 
-class KeptDrafts(Mapping[str, Drafted]):
+class KeptDrafts(dict[str, Drafted]):
     """The drafts of tasks by structural hash, in memory and below a folder.
 
     ``folder`` None: in memory alone. ``digest``: of all that decides the draft of a task, besides
@@ -64,30 +64,21 @@ class KeptDrafts(Mapping[str, Drafted]):
         text = json.dumps(about, sort_keys=True, default=str)
         self.digest = sha256(text.encode()).hexdigest()[:_DIGITS]
         self._folder = None if folder is None else folder / self.digest
-        self._known: dict[str, Drafted] = {}
+        super().__init__()
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
             for path in sorted(self._folder.glob("*.json")):
                 with suppress(DataError):  # damaged: drafted again
-                    self._known[path.stem] = _read(path)
+                    self[path.stem] = _read(path)
             with suppress(OSError):  # of another user, or removed meanwhile
                 os.utime(self._folder)
                 # the user may keep other folders beside ours
                 ours = set(self._folder.parent.glob("[0-9a-f]" * _DIGITS)) - {self._folder}
                 drop_oldest(ours, _MOST_BYTES)
 
-    def __getitem__(self, key: str) -> Drafted:
-        return self._known[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
-
     def keep(self, key: str, drafted: Drafted) -> None:
         """Store a draft; without a program in memory alone."""
-        self._known[key] = drafted
+        self[key] = drafted
         # a task without a program has lost it perhaps to a time limit, or to a lack of memory
         if self._folder is not None and drafted.draft.how != NONE:
             with suppress(OSError):  # removed meanwhile, or a full disk: drafted again
@@ -206,8 +197,7 @@ class NetworkForecaster:
     def module(self, module: Any, inputs: Any, name: str) -> NetworkForecast:
         """Forecast a module of torch in evaluation mode, which is imported in this process.
 
-        Raises:
-            PrunerError: it cannot be imported.
+        Raises `PrunerError`: it cannot be imported.
         """
         start = time.perf_counter()
         imported = import_module(module, inputs, name)
@@ -218,8 +208,7 @@ class NetworkForecaster:
     def candidates(self, candidates: Candidates) -> Iterator[NetworkForecast]:
         """Forecast candidates, in order; later candidates are imported and drafted meanwhile.
 
-        Raises:
-            PrunerError: their generator cannot be used.
+        Raises `PrunerError`: their generator cannot be used.
         """
         last = time.perf_counter()
         waiting: deque[tuple[Outline, int]] = deque()

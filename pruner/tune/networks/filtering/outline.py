@@ -5,7 +5,7 @@ weights do not count.
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -45,8 +45,7 @@ class Outline:
 def outline(module: Any, target: Any, form: NetworkFormat, known: Collection[str] = ()) -> Outline:
     """Lower an imported network and describe the result; `known`: keys of drafted tasks.
 
-    Raises:
-        PrunerError: TVM cannot lower it.
+    Raises `PrunerError`: TVM cannot lower it.
     """
     known_parts = _known(str(target))
     lowered, form, _ = lower_somehow(module, target, form, known_parts)
@@ -137,16 +136,10 @@ def _moves_nothing(lowered: Any, value: Any, known: LoweredParts) -> bool:
 
 
 def _bytes(ty: Any) -> int:
-    return sum(
-        math.prod(int(extent) for extent in one.shape) * dtype_bytes(str(one.dtype))
-        for one in _tensor_types(ty)
-    )
-
-
-def _tensor_types(ty: Any) -> Iterator[Any]:
-    fields: Iterable[Any] | None = getattr(ty, "fields", None)
+    """Count the bytes of a tensor, or of all in a tuple."""
+    fields = getattr(ty, "fields", None)
     if fields is not None:
-        for field in fields:
-            yield from _tensor_types(field)
-    elif getattr(ty, "shape", None) is not None and hasattr(ty, "dtype"):
-        yield ty
+        return sum(map(_bytes, fields))
+    if getattr(ty, "shape", None) is None or not hasattr(ty, "dtype"):
+        return 0
+    return math.prod(int(extent) for extent in ty.shape) * dtype_bytes(str(ty.dtype))

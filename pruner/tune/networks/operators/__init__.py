@@ -14,12 +14,8 @@ that need an operator of Relax are registered by
 
 from pruner.tune.networks.operators import (  # noqa: F401  # these register their operators
     arithmetic,
+    images,
     indexing,
-    pooling,
-    products,
-    quantization,
     reductions,
-    resizing,
-    sampling,
-    scattering,
+    windows,
 )

@@ -15,18 +15,20 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as tree
 
+from pruner.tune.networks.signature import computed_from
+
 _KNOWN: dict[Hashable, fx.Graph | None] = {}  # None: the call must be decomposed in its program
 _MOST = 10_000  # of known calls, each some kilobytes
 
 
-def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any | None:
-    """Decompose the calls of an exported program apart; None where that is not possible.
+def decomposed_apart(program: Any, decompose: Callable[[Any], Any]) -> Any:
+    """Decompose an exported program call by call where possible, else as a whole.
 
     `decompose`: of a complete program. See `joined`.
     """
     graph = joined(program.graph, decompose)
     if graph is None:
-        return None
+        return decompose(program)
     result = copy.copy(program)
     result._graph_module = fx.GraphModule(program.graph_module, graph)
     return result
@@ -159,11 +161,7 @@ def _forms(value: Any) -> list[tuple[Any, ...]]:
 
 def _part(nodes: list[fx.Node], inputs: list[fx.Node], results: list[fx.Node]) -> fx.Graph:
     """Copy the nodes from which results are computed into a graph of their own."""
-    needed, waiting = set(results), list(results)
-    while waiting:
-        read = set(waiting.pop().all_input_nodes) - needed
-        needed |= read
-        waiting += read
+    needed = computed_from(results)
     part, values = fx.Graph(), dict[fx.Node, Any]()
     for node in inputs:
         values[node] = part.node_copy(node)

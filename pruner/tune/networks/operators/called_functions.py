@@ -12,10 +12,9 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import getitem, is_
-from types import EllipsisType, NoneType
-from typing import Any, NamedTuple
+from types import EllipsisType, NoneType, SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -33,7 +32,7 @@ from torch.utils import _pytree as tree
 
 from pruner.tune.networks.operators.apart import joined
 from pruner.tune.networks.plain import Arguments
-from pruner.tune.networks.torch_changes import masks_by_values
+from pruner.tune.networks.signature import masks_by_values
 
 # Arguments and results that a key describes completely.
 _PLAIN = (
@@ -49,51 +48,12 @@ class _Refused(Exception):
     """A module does more than its calls of torch's functions."""
 
 
-class _Specs(NamedTuple):
-    """Structures around inputs and results, as ``ExportedProgram.call_spec``."""
-
-    in_spec: Any
-    out_spec: Any
-
-
-@dataclass(slots=True, kw_only=True)
-class Recorded:
-    """A decomposed module: all that an import reads of an ``ExportedProgram``."""
-
-    graph_module: fx.GraphModule
-    graph_signature: ExportGraphSignature
-    call_spec: _Specs
-    parameters: Mapping[str, Tensor]
-    buffers: Mapping[str, Tensor]
-
-    @property
-    def graph(self) -> fx.Graph:
-        """Return the graph of the calls."""
-        return self.graph_module.graph
-
-    @property
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return parameters and buffers by name."""
-        return {**self.parameters, **self.buffers}
-
-    @property
-    def constants(self) -> dict[str, Tensor]:
-        """Return no further constants."""
-        return {}
-
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters with their names."""
-        yield from self.parameters.items()
-
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the buffers with their names."""
-        yield from self.buffers.items()
-
-
 def recorded(
     module: nn.Module, arguments: Arguments, decompose: Callable[[Any], Any]
-) -> Recorded | None:
+) -> SimpleNamespace | None:
     """Import and decompose a module in evaluation mode; None where not possible.
+
+    The result has what an import reads of an ``ExportedProgram``.
 
     `decompose`: of a complete program. It is not possible where the module writes into tensors,
     changes itself or depends on values, where a tensor comes from elsewhere than from torch's
@@ -111,12 +71,15 @@ def recorded(
         graph_module = fx.GraphModule(nn.Module(), graph)  # it compiles the graph's code
     except Exception:  # of any kind, by the module's own code
         return None
-    return Recorded(
+    return SimpleNamespace(
+        graph=graph,
         graph_module=graph_module,
         graph_signature=_signature(graph, [*parameters], [*buffers]),
         call_spec=specs,
-        parameters=parameters,
-        buffers=buffers,
+        state_dict={**parameters, **buffers},
+        constants={},
+        named_parameters=parameters.items,
+        named_buffers=buffers.items,
     )
 
 
@@ -165,7 +128,7 @@ class _Recorder(TorchFunctionMode):
         arguments: Arguments,
         parameters: Mapping[str, Tensor],
         buffers: Mapping[str, Tensor],
-    ) -> _Specs:
+    ) -> SimpleNamespace:
         """Call a module on tensors without values."""
         # neither is public: without them `recorded` finds nothing
         trace = importlib.import_module("torch.export._trace")
@@ -196,7 +159,7 @@ class _Recorder(TorchFunctionMode):
         self.graph.output(
             tuple(self._node(one) if isinstance(one, Tensor) else _value(one) for one in outputs)
         )
-        return _Specs(in_spec, out_spec)
+        return SimpleNamespace(in_spec=in_spec, out_spec=out_spec)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

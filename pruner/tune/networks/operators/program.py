@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
+from functools import partial, reduce
 from operator import getitem
 from typing import Any
 
@@ -13,15 +13,15 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from pruner.errors import PrunerError, lines_of
 from pruner.tune.networks.operators.apart import decomposed_apart
+from pruner.tune.networks.operators.arithmetic import of_library
 from pruner.tune.networks.operators.called_functions import recorded
 from pruner.tune.networks.operators.complex_numbers import (
     lacks_rule,
     touches_complex,
     without_complex,
 )
-from pruner.tune.networks.operators.pooling import POOLED_WITH_PLACES, windows
-from pruner.tune.networks.operators.quantization import of_library
 from pruner.tune.networks.operators.registry import CONVERTED, REPLACED
+from pruner.tune.networks.operators.windows import MAX_POOLS, pool_with_places, windows
 from pruner.tune.networks.plain import Arguments
 from pruner.tune.networks.signature import (
     PRECISION,
@@ -57,8 +57,7 @@ def from_exported(program: Any) -> Any:
     Raises `PrunerError`: it keeps state, or gets or returns something else than tensors and
     constants.
     """
-    importer, convert = _importer()
-    return _relax(decomposed(program, convert), importer, convert)
+    return _relax(lambda decompose: decompose(program))
 
 
 def from_module(module: nn.Module, arguments: Arguments) -> Any:
@@ -67,25 +66,24 @@ def from_module(module: nn.Module, arguments: Arguments) -> Any:
     It is decomposed call by call where that is possible, which is faster for networks that repeat
     the calls of earlier networks. Inputs are named by their places.
 
-    Raises:
-        PrunerError: see `from_exported`.
+    Raises `PrunerError`: see `from_exported`.
     """
-    importer, convert = _importer()
-    program = recorded(module, arguments, lambda part: decomposed(part, convert))
-    if program is None:
-        whole = exported(module, arguments, is_pure=True)
-        program = decomposed(whole, convert, apart=True)
-    return _relax(program, importer, convert)
+
+    def found(decompose: Callable[[Any], Any]) -> Any:
+        program = recorded(module, arguments, decompose)
+        if program is not None:
+            return program
+        return decomposed_apart(exported(module, arguments, is_pure=True), decompose)
+
+    return _relax(found)
 
 
-def _importer() -> tuple[Any, dict[str, Converter]]:
+def _relax(make: Callable[[Callable[[Any], Any]], Any]) -> Any:
+    """Convert what `make` returns, for a function that decomposes, to a Relax module."""
     frontend = importlib.import_module("tvm.relax.frontend.torch.exported_program_translator")
     importer = frontend.ExportedProgramImporter()
-    return importer, converters(importer)
-
-
-def _relax(program: Any, importer: Any, convert: dict[str, Converter]) -> Any:
-    """Convert a decomposed program to a Relax module."""
+    convert = converters(importer)
+    program = make(partial(decomposed, known=convert))
     check_state(program)
     values = [node.meta.get("val") for node in program.graph.nodes]
     types = (str(value.dtype) for value in values if hasattr(value, "dtype"))
@@ -105,15 +103,8 @@ def _relax(program: Any, importer: Any, convert: dict[str, Converter]) -> Any:
     return module
 
 
-def decomposed(program: Any, known: Iterable[str], *, apart: bool = False) -> Any:
-    """Rewrite a program with `known` operators, as far as torch can.
-
-    ``apart``: call by call where that is possible.
-    """
-    if apart:
-        found = decomposed_apart(program, lambda part: decomposed(part, known))
-        if found is not None:
-            return found
+def decomposed(program: Any, known: Iterable[str]) -> Any:
+    """Rewrite a program with `known` operators, as far as torch can."""
     check_lengths(program)
     library = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # else an LSTM is decomposed into this library's operator
@@ -166,13 +157,13 @@ def _decomposable(program: Any, known: Iterable[str]) -> dict[Any, Callable[...,
         if not touches_complex(node)
     }
     for node in calls:
-        if node.target in POOLED_WITH_PLACES:
+        if node.target in MAX_POOLS:
             # TVM's second result of a maximum pooling is zeros, and it drops no window
             image, *options = node.args
             reads = any(user.target is getitem and user.args[1] == 1 for user in node.users)
             parts = windows(image.meta["val"], *options, **node.kwargs)
             if reads or any(part.drops for part in parts):
-                lacking[node.target] = POOLED_WITH_PLACES[node.target]
+                lacking[node.target] = pool_with_places
     return lacking
 
 

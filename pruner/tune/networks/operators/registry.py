@@ -8,22 +8,28 @@ from torch import Tensor
 from torch.utils import _pytree as tree
 
 F = TypeVar("F", bound=Callable[..., Any])
+Functions = dict[Any, Callable[..., Any]]
 
 # Decompositions: functions of torch with the operator's own arguments.
-REPLACED: dict[Any, Callable[..., Any]] = {}
+REPLACED: Functions = {}
 # Functions of (node of the graph, importer of TVM); torch does not decompose these operators, which
 # are given by their names if they are of another package.
-CONVERTED: dict[Any, Callable[[Any, Any], Any]] = {}
+CONVERTED: Functions = {}
 
 
-def replaces(*operators: Any) -> Callable[[F], F]:
+def replaces(*operators: Any, table: Functions = REPLACED) -> Callable[[F], F]:
     """Register a function of torch in place of operators."""
 
     def register(function: F) -> F:
-        REPLACED.update(dict.fromkeys(operators, function))
+        table.update(dict.fromkeys(operators, function))
         return function
 
     return register
+
+
+def converts(*operators: Any) -> Callable[[F], F]:
+    """Register a function that makes the Relax call of operators."""
+    return replaces(*operators, table=CONVERTED)
 
 
 def in_single(operator: Any) -> Callable[..., Any]:
@@ -45,13 +51,3 @@ def in_single(operator: Any) -> Callable[..., Any]:
 def by_tvm(node: Any, importer: Any) -> Any:
     """Import a call as TVM's front end does."""
     return importer.create_convert_map()[node.target.__name__](node)
-
-
-def converts(*operators: Any) -> Callable[[F], F]:
-    """Register a function that makes the Relax call of operators."""
-
-    def register(function: F) -> F:
-        CONVERTED.update(dict.fromkeys(operators, function))
-        return function
-
-    return register

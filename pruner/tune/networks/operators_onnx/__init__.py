@@ -7,32 +7,19 @@ None for those that are left out. ``attrs`` are as TVM reads them: text is bytes
 returns None where TVM's own is right.
 
 * `elementwise`: clips, minima and maxima of several tensors, powers, normalisations
-* `indexing`: padding, tiling, one-hot, cumulative sums, writes at indices
-* `pools`: windows whose padding follows from their sizes, and places of maxima
-* `products`: transposed convolutions, Einstein sums, products of quantised tensors
+* `indexing`: padding, tiling, one-hot, cumulative sums, writes at indices, resampling
 * `recurrent`: LSTM, GRU and RNN of short fixed sequences
-* `resizing`: resampling with a scale that is not the ratio of the sizes
+* `windows`: pools, convolutions, Einstein sums, products of quantised tensors
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from pruner.tune.networks.operators_onnx import (
-    elementwise,
-    indexing,
-    pools,
-    products,
-    recurrent,
-    resizing,
-)
+from pruner.tune.networks.operators_onnx import elementwise, indexing, recurrent, windows
 
-Converter = Callable[[Any, Any, Any], Any]
-
-CONVERTERS: dict[str, Converter] = {
+CONVERTERS: dict[str, Callable[[Any, Any, Any], Any]] = {
     **elementwise.CONVERTERS,
     **indexing.CONVERTERS,
-    **pools.CONVERTERS,
-    **products.CONVERTERS,
     **recurrent.CONVERTERS,
-    **resizing.CONVERTERS,
+    **windows.CONVERTERS,
 }

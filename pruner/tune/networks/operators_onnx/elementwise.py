@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from pruner.tune.networks.operators_onnx.recurrent import Emitter
-from pruner.tune.networks.operators_onnx.tensors import (
+from pruner.tune.networks.rewrites.operators import (
     array,
     constant,
     dtype_of,
+    is_constant,
     is_float,
     shape_of,
 )
-from pruner.tune.networks.rewrites.operators import is_constant
 from pruner.tune.tvm_import import load_tvm
 
 

@@ -22,7 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pruner.arrays import Floats
-from pruner.tune.networks.rewrites.operators import operator_name, operators_of, with_bindings
+from pruner.tune.networks.rewrites.operators import (
+    operator_name,
+    operators_of,
+    shape_of,
+    with_bindings,
+)
 from pruner.tune.tvm_import import load_tvm
 
 _COPIES = ("relax.broadcast_to", "relax.reshape", "relax.astype")
@@ -125,10 +130,10 @@ def _move_biases(relax: Any, main: Any) -> Any:
         gamma, beta, mean, variance = (found[k] for k in norm)
         values, added = mean.value.numpy(), found[biased].args[1]
         channels = [1, len(values), 1, 1]
-        if [int(extent) for extent in added.ty.shape] != channels or int(call.attrs.axis) != 1:
+        if shape_of(added) != channels or int(call.attrs.axis) != 1:
             return call
-        whole = [int(extent) for extent in call.args[0].ty.shape]
-        if uses[hash(call.args[0])] > 1 or [int(n) for n in found[data].ty.shape] != whole:
+        whole = shape_of(call.args[0])
+        if uses[hash(call.args[0])] > 1 or shape_of(found[data]) != whole:
             return call  # of the second kind: the sum broadcasts the data
         # in double precision: differences of large means and biases lose digits
         shift = found[bias].value.numpy().reshape(-1).astype(np.float64)

@@ -1,7 +1,8 @@
-"""Convert a network to channels last, where requested.
+"""Convert a network to channels last or to half precision, where requested.
 
 Front ends give images as NCHW, whose innermost axis is the width: 14 or 7 pixels fill no vector
-register. With channels last a vector is neighbouring output channels of one pixel.
+register. With channels last a vector is neighbouring output channels of one pixel. In half
+precision, products of float16 have sums of float32.
 """
 
 from math import isfinite
@@ -9,12 +10,12 @@ from typing import Any, Literal, get_args
 
 from pruner.errors import PrunerError
 from pruner.tune.networks.rewrites.constant_folding import fold_transposes
+from pruner.tune.networks.rewrites.convolutions import is_subpixel
 from pruner.tune.networks.rewrites.operators import operator_name, operators_of, rewritten
-from pruner.tune.networks.rewrites.precision import Precision
-from pruner.tune.networks.rewrites.transposed import is_subpixel
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import inside, load_tvm
 
 Layout = Literal["NCHW", "NHWC"]
+Precision = Literal["float32", "float16"]
 AUTO = "auto"
 
 _TRANSPOSED = "relax.nn.conv2d_transpose"
@@ -79,12 +80,18 @@ def _convertible(module: Any) -> Any:
         return call if axes == given else op.squeeze(data, axes)
 
     def permute_dims(call: Any, data: Any) -> Any:
-        axes = _places(data, call.attrs.axes)
-        return call if axes is None else op.permute_dims(data, axes)
+        axes = [int(axis) for axis in call.attrs.axes or ()]
+        if min(axes, default=0) >= 0:
+            return call
+        return op.permute_dims(data, [axis % len(axes) for axis in axes])
 
     def stack(call: Any, data: Any) -> Any:
         axis = int(call.attrs.axis or 0)
-        return op.concat([op.expand_dims(one, axis) for one in _fields(data)], axis)
+        if isinstance(data, relax.Tuple):
+            parts = list(data.fields)
+        else:
+            parts = [relax.TupleGetItem(data, place) for place in range(len(data.ty.fields))]
+        return op.concat([op.expand_dims(one, axis) for one in parts], axis)
 
     def leakyrelu(call: Any, data: Any) -> Any:
         if not 0 <= float(call.attrs.alpha) <= 1:
@@ -109,20 +116,6 @@ def _convertible(module: Any) -> Any:
 
         module["main"] = dpl.rewrite_call(one, rewritten, module["main"])
     return relax.transform.Normalize()(module)
-
-
-def _places(data: Any, axes: Any) -> list[int] | None:
-    """Return dimensions counted from the front; None where they are."""
-    if axes is None or all(int(axis) >= 0 for axis in axes):
-        return None
-    return [int(axis) % len(data.ty.shape) for axis in axes]
-
-
-def _fields(tensors: Any) -> list[Any]:
-    relax = load_tvm().relax
-    if isinstance(tensors, relax.Tuple):
-        return list(tensors.fields)
-    return [relax.TupleGetItem(tensors, place) for place in range(len(tensors.ty.fields))]
 
 
 def without_clips(module: Any, *, integers_only: bool = False) -> Any:
@@ -152,3 +145,35 @@ def without_clips(module: Any, *, integers_only: bool = False) -> Any:
         return value
 
     return rewritten(module, clip, rewrite)
+
+
+def chosen_precision(wanted: str) -> Precision:
+    """Resolve a precision option; raise `PrunerError` if it is unknown."""
+    for precision in get_args(Precision):
+        if precision == wanted:
+            return precision
+    raise PrunerError(f"precision={wanted}: choose {' or '.join(get_args(Precision))}")
+
+
+def mixed(module: Any) -> Any:
+    """Convert convolutions and products of a Relax module to float16.
+
+    Their sums are of float32; inputs and outputs of the network stay float32. Raises `PrunerError`:
+    a product of doubles or integers, whose sums would be of float32, too.
+    """
+    relax = load_tvm().relax
+    products = [
+        call
+        for call in inside(module["main"].body, relax.Call)
+        if operator_name(call).startswith(("relax.matmul", "relax.nn.conv"))
+    ]
+    kinds = {str(call.args[0].ty.dtype) for call in products} - {"float32", "float16"}
+    if kinds:
+        raise PrunerError(
+            f"precision=float16: this network has products of {', '.join(sorted(kinds))}, whose "
+            "sums would be rounded to float32; choose precision=float32"
+        )
+    passes = relax.transform
+    # out_dtype is the type of the sums: float16 would round each partial sum
+    steps = [passes.CanonicalizeBindings(), passes.ToMixedPrecision(out_dtype="float32")]
+    return load_tvm().tvm.transform.Sequential(steps)(module)

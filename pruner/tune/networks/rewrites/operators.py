@@ -1,7 +1,10 @@
-"""Which operators a Relax module calls, and how its ``main`` is rewritten."""
+"""Operators, shapes and constants of a Relax module, and how its ``main`` is rewritten."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pruner.tune.tvm_import import inside, load_tvm
 
@@ -19,6 +22,35 @@ def operators_of(module: Any) -> set[str]:
 def is_constant(value: Any) -> bool:
     """True for a constant tensor."""
     return isinstance(value, load_tvm().tvm.ir.GenericConst)
+
+
+def shape_of(value: Any) -> list[int]:
+    """Return the extents of a tensor; none for a tuple or an unknown shape."""
+    return [int(extent) for extent in getattr(value.ty, "shape", None) or ()]
+
+
+def dtype_of(tensor: Any) -> str:
+    """Return the type of a tensor's elements."""
+    return str(tensor.ty.dtype.dtype)
+
+
+def is_float(tensor: Any) -> bool:
+    """True for elements of any float type."""
+    return "float" in dtype_of(tensor)
+
+
+def array(tensor: Any, what: str) -> NDArray[Any]:
+    """Return the values of a constant; raise `ValueError` with `what` for others."""
+    if isinstance(tensor, load_tvm().relax.ShapeExpr):
+        return np.array([int(size) for size in tensor.values], np.int64)
+    if not hasattr(tensor, "value"):
+        raise ValueError(f"{what} must be constant")
+    return np.asarray(tensor.value.numpy())
+
+
+def constant(values: Any, dtype: str) -> Any:
+    """Make a constant."""
+    return load_tvm().relax.const(np.asarray(values), dtype)
 
 
 def functions_of(module: Any) -> dict[Any, Any]:

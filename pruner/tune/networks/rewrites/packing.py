@@ -24,6 +24,7 @@ from pruner.tune.networks.rewrites.operators import (
     operator_name,
     operators_of,
     rewritten,
+    shape_of,
     with_bindings,
 )
 from pruner.tune.tvm_import import inside, load_tvm
@@ -81,22 +82,27 @@ def pack_weights(module: Any, known: LoweredParts | None = None) -> Any:
     kept = {name: f for name, f in module.functions_items() if name not in packings}
     # Another signature needs another global variable: its type is that of the function.
     builder = relax.BlockBuilder(tvm.IRModule(kept, attrs=module.attrs))
-    renamed = {
-        name: builder.add_func(function, name.name_hint) for name, (_, function) in packings.items()
+    ways = {
+        name: (packing, builder.add_func(function, name.name_hint))
+        for name, (packing, function) in packings.items()
     }
+
+    def changed(bindings: Any, variable: Any) -> Iterator[Any]:
+        for binding in bindings:
+            call = binding.value
+            way = ways.get(call.args[0]) if _is_call_tir(call) else None
+            if way is None:
+                yield binding
+            else:
+                yield from _packed_call(variable, binding, *way)
+
     packed = builder.get()
-    ways = {name: packing for name, (packing, _) in packings.items()}
-    packed["main"] = _with_packed_constants(module["main"], ways, renamed)
+    packed["main"] = with_bindings(module["main"], changed)
     return relax.transform.Normalize()(packed)
 
 
 def _packed(function: Any, constant: frozenset[int]) -> tuple[Packing, Any] | None:
-    packing = find_packing(function, constant)
-    return None if packing is None else (packing, packed_function(function, packing))
-
-
-def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
-    """Find how a function's constant weights can be packed, else None."""
+    """Pack the constant weights of a function where that is possible, else None."""
     found = inside(function.body, load_tvm().s_tir.SBlock)
     blocks = [block for block in found if type(block.body).__name__ == "BufferStore"]
     for number, block in enumerate(blocks):
@@ -108,9 +114,10 @@ def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
         for place in sorted(constant):
             weights = tensors_of(function)[place]
             axis = _packed_axis(blocks, block, weights, slot)
-            width = None if axis is None else _width(int(weights.shape[axis]))
+            outputs = 1 if axis is None else int(weights.shape[axis])
+            width = next((width for width in WIDTHS if outputs % width == 0), None)
             if axis is not None and width is not None:
-                return Packing(
+                packing = Packing(
                     place=place,
                     axis=axis,
                     width=width,
@@ -119,6 +126,7 @@ def find_packing(function: Any, constant: frozenset[int]) -> Packing | None:
                     behind=tuple(str(other.name_hint) for other in behind),
                     views=_views(tensors_of(function), place, slot, blocks, (block, *behind)),
                 )
+                return packing, packed_function(function, packing)
     return None
 
 
@@ -259,10 +267,6 @@ def _split_shape(shape: list[int], axis: int, width: int) -> list[int]:
     return [*shape[:axis], shape[axis] // width, width, *shape[axis + 1 :]]
 
 
-def _width(outputs: int) -> int | None:
-    return next((width for width in WIDTHS if outputs % width == 0), None)
-
-
 def _constant_arguments(relax: Any, main: Any) -> dict[Any, frozenset[int]]:
     """Find the arguments of every function that are constant in all calls.
 
@@ -281,23 +285,6 @@ def _constant_arguments(relax: Any, main: Any) -> dict[Any, frozenset[int]]:
     return out
 
 
-def _with_packed_constants(
-    main: Any, packings: Mapping[Any, Packing], renamed: Mapping[Any, Any]
-) -> Any:
-    """Rewrite ``main`` to call packed functions with packed constants and views."""
-
-    def changed(bindings: Any, variable: Any) -> Iterator[Any]:
-        for binding in bindings:
-            call = binding.value
-            packing = packings.get(call.args[0]) if _is_call_tir(call) else None
-            if packing is None:
-                yield binding
-            else:
-                yield from _packed_call(variable, binding, packing, renamed[call.args[0]])
-
-    return with_bindings(main, changed)
-
-
 def _packed_call(
     variable: Callable[..., Any], binding: Any, packing: Packing, function: Any
 ) -> list[Any]:
@@ -309,7 +296,7 @@ def _packed_call(
             weights = packing.packed(argument.value.numpy())
             argument = relax.const(weights, str(weights.dtype))
         elif place in packing.views:
-            shape = packing.view(place, [int(extent) for extent in argument.ty.shape])
+            shape = packing.view(place, shape_of(argument))
             if is_constant(argument):
                 values = argument.value.numpy().reshape(shape)
                 argument = relax.const(values, str(values.dtype))

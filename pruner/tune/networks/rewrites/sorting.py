@@ -10,7 +10,7 @@ import importlib
 from math import prod
 from typing import Any
 
-from pruner.tune.networks.rewrites.operators import operators_of
+from pruner.tune.networks.rewrites.operators import operators_of, shape_of
 from pruner.tune.tvm_import import load_tvm
 
 # LLVM unrolls a row of five and takes two 32-bit places in a register for an address (haswell)
@@ -27,7 +27,7 @@ def merged_sorts(module: Any) -> Any:
 
     def order(data: Any, axis: int, descending: bool) -> Any:
         """Make the calls that compute the sorted order along an axis."""
-        shape = [int(extent) for extent in data.ty.shape]
+        shape = shape_of(data)
         count, rows = shape[axis], prod(shape) // shape[axis]
         # the axis changes places with the last one
         axes = list(range(len(shape)))
@@ -52,7 +52,7 @@ def merged_sorts(module: Any) -> Any:
             return op.gather_elements(data, whole, axis)
         if name == "relax.argsort":
             return op.astype(whole, attrs.dtype)
-        number = int(attrs.k) if int(attrs.k) >= 1 else int(data.ty.shape[axis])
+        number = int(attrs.k) if int(attrs.k) >= 1 else shape_of(data)[axis]
         first = op.strided_slice(whole, [axis], [0], [number])
         indices, values = op.astype(first, attrs.dtype), op.gather_elements(data, first, axis)
         return {"both": relax.Tuple([values, indices]), "values": values, "indices": indices}[

@@ -221,33 +221,31 @@ def _lowered(
 ) -> tuple[list[Alternatives], list[NetworkTask], list[str]]:
     """Lower every alternative by itself; what TVM cannot lower is left out."""
     classes, tasks, left_out = [], dict[str, NetworkTask](), list[str]()
-    for one in found.classes:
-        ways = []
-        own_error = one.searched.variants[0].verdict.own_error
-        original = Alternative(steps=[], tasks={}, error=own_error)
-        variants = [
-            Alternative(
+    for region, count, variants in found.classes:
+        name, ways = describe(region), []
+        original = Alternative(steps=[], tasks={}, error=variants[0].verdict.own_error)
+        every = [(original, region.graph)]
+        for variant in variants:
+            verdict = variant.verdict
+            way = Alternative(
                 steps=variant.steps,
                 tasks={},
                 cost=variant.cost,
-                error=variant.verdict.error,
-                bound=variant.verdict.bound,
-                check_s=variant.verdict.seconds,
+                error=verdict.error,
+                bound=verdict.bound,
+                check_s=verdict.seconds,
             )
-            for variant in one.searched.variants
-        ]
-        graphs = [one.region.graph, *(variant.graph for variant in one.searched.variants)]
-        for way, graph in zip([original, *variants], graphs, strict=True):
+            every.append((way, variant.graph))
+        for way, graph in every:
             try:
-                own = network_tasks(lower(alone(one.region, graph), target, form), target)
+                own = network_tasks(lower(alone(region, graph), target, form), target)
             except Exception as error:  # passes raise kinds of their own
-                left_out.append(f"{describe(one.region)}: {way.steps}: {first_line(error)}")
+                left_out.append(f"{name}: {way.steps}: {first_line(error)}")
                 if not way.steps:
                     break
                 continue
             tasks |= {task.key: task for task in own}
             ways.append(replace(way, tasks={task.name: task.weight for task in own}))
         if len(ways) > 1:
-            key, name = one.region.key, describe(one.region)
-            classes.append(Alternatives(key=key, region=name, count=one.count, ways=ways))
+            classes.append(Alternatives(key=region.key, region=name, count=count, ways=ways))
     return classes, list(tasks.values()), left_out

@@ -30,7 +30,7 @@ _At = Callable[[GraphNode, Box], Array]
 def evaluate(graph: Graph, boxes: Sequence[Box], arithmetic: Any) -> list[Array]:
     """Evaluate the outputs of a graph at the places of their boxes.
 
-    `arithmetic`: :class:`~pruner.tune.networks.variants.fields.Fields`, or another class with its
+    `arithmetic`: :class:`~pruner.tune.networks.variants.check.Fields`, or another class with its
     methods. Its arrays have an axis of samples in front.
     """
     needed = _needed(graph, boxes)

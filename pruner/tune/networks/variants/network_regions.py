@@ -17,7 +17,6 @@ from typing import Any
 
 from pruner.tune.networks.rewrites.operators import is_constant, operator_name
 from pruner.tune.networks.variants import graph as g
-from pruner.tune.networks.variants.convolutions import convolve
 from pruner.tune.networks.variants.graph import Graph, GraphNode
 from pruner.tune.tvm_import import load_tvm
 
@@ -238,15 +237,11 @@ class _Parts:
         args = [self._argument(arg) for arg in value.args if not isinstance(arg, relax.ShapeExpr)]
         if any(arg is None for arg in args):
             return None
-        shape = None if isinstance(value.ty, relax.TupleType) else _shape(value)
-        if shape is None and name != "relax.split":
+        is_tuple = isinstance(value.ty, relax.TupleType)
+        shape = () if is_tuple else _shape(value)
+        if shape is None or (is_tuple and name != "relax.split"):
             return None
-        return self._call(value, name, args, shape or ())
-
-    def _call(
-        self, call: Any, name: str, args: Sequence[Any], shape: Sequence[int]
-    ) -> _Read | None:
-        attrs = call.attrs
+        attrs = value.attrs
         if name in _ELEMENTWISE:
             return g.elementwise(_ELEMENTWISE[name], *args)
         if name in _VIEWS:
@@ -255,7 +250,7 @@ class _Parts:
             text = "exp" if name == "relax.exp" else name
             if attrs is not None:
                 text += f" {load_tvm().ffi.structural_hash(attrs)}"
-            self.calls[text] = call
+            self.calls[text] = value
             return g.elementwise("call", *args, name=text)
         reader: Callable[..., _Read | None] | None = _OPERATORS.get(name)
         return None if reader is None else reader(attrs, args, shape)
@@ -318,7 +313,7 @@ def _conv2d(attrs: Any, args: Sequence[GraphNode], shape: Sequence[int]) -> Grap
     last = _LAYOUTS.get((str(attrs.data_layout), str(attrs.kernel_layout)))
     if last is None or int(attrs.groups) != 1 or str(attrs.out_layout) != str(attrs.data_layout):
         return None
-    return convolve(
+    return g.convolve(
         *args,
         channels_last=last,
         size=shape[1:3] if last else shape[2:],

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pruner.tune.networks.rewrites.precision import Precision
+from pruner.tune.networks.rewrites.layout import Precision
 from pruner.tune.networks.variants.check import Checker, Verdict
-from pruner.tune.networks.variants.convolutions import is_operator
 from pruner.tune.networks.variants.graph import (
     ELEMENTWISE,
     Graph,
     flops,
+    is_operator,
     nodes,
     replaced,
 )
@@ -179,19 +179,13 @@ def _fingerprint(graph: Graph) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegionClass:
-    """A region, how often the network has its graph, and the variants of it."""
-
-    region: GraphRegion
-    count: int
-    searched: Searched
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The classes of a network with variants, and what the search left out."""
+    """What a search found in a network.
 
-    classes: Sequence[RegionClass]
+    ``classes``: a region, how often the network has its graph, and the variants of it.
+    """
+
+    classes: Sequence[tuple[GraphRegion, int, Sequence[AlgebraicVariant]]]
     left_out: Sequence[str]
     seconds: float
 
@@ -221,7 +215,7 @@ def find(module: Any, precision: Precision = "float32") -> Found:
             )
         left_out.extend(searched.refused)
         if searched.variants:
-            classes.append(RegionClass(region=region, count=counts[region.key], searched=searched))
+            classes.append((region, counts[region.key], searched.variants))
     return Found(classes=classes, left_out=left_out, seconds=time.monotonic() - start)
 
 

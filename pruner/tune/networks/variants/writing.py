@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 
 from pruner.tune.networks.variants.check import Floats
-from pruner.tune.networks.variants.convolutions import convolution_of, matrices_of
 from pruner.tune.networks.variants.evaluation import Array, Places, evaluate, whole
-from pruner.tune.networks.variants.graph import AffineIndex, Graph, GraphNode, nodes, spec_of
+from pruner.tune.networks.variants.graph import (
+    AffineIndex,
+    Graph,
+    GraphNode,
+    convolution_of,
+    matrices_of,
+    nodes,
+    spec_of,
+)
 from pruner.tune.networks.variants.network_regions import GraphRegion, Regions
 from pruner.tune.tvm_import import load_tvm
 

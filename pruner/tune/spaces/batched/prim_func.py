@@ -13,6 +13,7 @@ from jaxtyping import Float32
 
 from pruner.errors import UnsupportedProgram
 from pruner.features.columns import text_flags
+from pruner.program.dag.dag import ASSIGNMENT, INFIX, shortened
 from pruner.program.dag.expr import (
     TVM_BINARY,
     Axis,
@@ -25,7 +26,6 @@ from pruner.program.dag.expr import (
     Not,
     Select,
 )
-from pruner.program.dag.text import ASSIGNMENT, INFIX, shortened
 from pruner.program.index import affine as af
 from pruner.program.index.affine import LoopVar
 from pruner.program.index.regions import evaluate_index

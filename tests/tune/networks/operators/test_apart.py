@@ -1,5 +1,7 @@
 """Calls that are decomposed apart give the graph of the complete program."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -32,14 +34,15 @@ def test_the_graph_is_that_of_the_complete_program(name, monkeypatch):
     program = exported(network, arguments_of(inputs), is_pure=True)
     wanted = decomposed(exported(network, arguments_of(inputs), is_pure=True), known)
     monkeypatch.setattr(apart, "_KNOWN", {})
-    found = decomposed(program, known, apart=True)
+    found = apart.decomposed_apart(program, partial(decomposed, known=known))
     assert (None in apart._KNOWN.values()) == (name == "causal_attention")
     assert bool(apart._KNOWN) == (name != "adaptive_pools")
     assert operators(found) == operators(wanted)
     assert shapes(found) == shapes(wanted)
     monkeypatch.setattr(apart, "_learned", lambda *_: pytest.fail("it is known"))
     program = exported(network, arguments_of(inputs), is_pure=True)
-    assert operators(decomposed(program, known, apart=True)) == operators(wanted)
+    found = apart.decomposed_apart(program, partial(decomposed, known=known))
+    assert operators(found) == operators(wanted)
 
 
 def test_a_call_that_writes_into_its_input_is_left_to_the_complete_program():
@@ -48,7 +51,7 @@ def test_a_call_that_writes_into_its_input_is_left_to_the_complete_program():
             return (x * 2).add_(1)
 
     program = exported(Writes(), arguments_of(torch.ones(3)), is_pure=True)
-    assert apart.decomposed_apart(program, lambda _: pytest.fail("not decomposed")) is None
+    assert apart.joined(program.graph, lambda _: pytest.fail("not decomposed")) is None
 
 
 def test_a_known_part_is_not_taken_for_a_result_of_other_strides(monkeypatch):

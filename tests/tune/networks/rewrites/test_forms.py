@@ -9,8 +9,7 @@ from pruner.program.tir.lower import lower as loop_nests
 from pruner.tune.networks.lowering import NetworkFormat, lower, lower_somehow
 from pruner.tune.networks.network_tasks import network_tasks
 from pruner.tune.networks.operators.program import from_exported
-from pruner.tune.networks.rewrites.layout import chosen_layout
-from pruner.tune.networks.rewrites.precision import chosen_precision
+from pruner.tune.networks.rewrites.layout import chosen_layout, chosen_precision
 from pruner.tune.spaces.batched.space import BatchedSpace
 from pruner.tune.spaces.design import design_spaces
 from tests.tune import tir_truth

@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from pruner.tune.networks.lowering import NetworkFormat, lower
 from pruner.tune.networks.network_tasks import network_tasks
-from pruner.tune.networks.rewrites.signals import one_row
-from pruner.tune.networks.rewrites.transposed import phase_weights
+from pruner.tune.networks.rewrites.convolutions import one_row, phase_weights
 from pruner.tune.networks.source import NetworkSource, import_network
 from tests.tune.networks.lowered import imported, torch_error
 from tests.tune.networks.operators.against_torch import assert_equal

@@ -8,7 +8,7 @@ from torch import nn
 from pruner.tune.measure.machine import host_cpu
 from pruner.tune.networks.lowering import lower
 from pruner.tune.networks.rewrites.sorting import _merge
-from pruner.tune.networks.source import NetworkSource, import_network, network_of
+from pruner.tune.networks.source import NetworkSource, example_of, import_network
 from pruner.tune.tvm_import import load_tvm
 from tests.tune.networks.lowered import run
 from tests.tune.targets import target_of
@@ -54,7 +54,7 @@ def sorts():
 
 def test_sorts_need_no_function_of_the_runtime():
     source = NetworkSource(name=f"{__name__}:sorts")
-    network, inputs = network_of(source)
+    network, (inputs, _) = example_of(source)
     lowered = lower(import_network(source), target_of({"kind": "llvm"}))
     assert "tvm.contrib" not in lowered.script()
     for found, wanted in zip(run(lowered, [inputs[0].numpy()]), network(*inputs), strict=True):

@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch.nn import functional
 
-from pruner.tune.networks.variants import fields
+from pruner.tune.networks.variants import check as checking
 from pruner.tune.networks.variants import graph as graphs
-from pruner.tune.networks.variants.check import Checker, Floats, places_of
-from pruner.tune.networks.variants.convolutions import convolution_of, convolve
+from pruner.tune.networks.variants.check import Checker, Fields, Floats, P, Q, degree, places_of
 from pruner.tune.networks.variants.evaluation import evaluate, whole
-from pruner.tune.networks.variants.fields import Fields, P, Q, degree
 from pruner.tune.networks.variants.graph import (
     contract,
+    convolution_of,
+    convolve,
     elementwise,
     leaf,
     nodes,
@@ -103,13 +103,13 @@ def test_movements_are_those_of_numpy():
     assert np.array_equal(value(reshape(x, (64, 64, 4, 1)))[..., 0], value(x))
 
 
-@pytest.mark.parametrize("summands", [fields._SUMMANDS, 7])
+@pytest.mark.parametrize("summands", [checking._SUMMANDS, 7])
 def test_products_are_exact_in_both_fields(summands, monkeypatch):
     rng = np.random.default_rng(0)
     left = np.stack([rng.integers(0, m, (1, 3, 50)) for m in (P, Q)])
     right = np.stack([rng.integers(0, m, (1, 50, 2)) for m in (P, Q)])
     left[:, 0, 0], right[:, 0, :, 0] = np.array([[P - 1], [Q - 1]]), np.array([[P - 1], [Q - 1]])
-    monkeypatch.setattr(fields, "_SUMMANDS", summands)
+    monkeypatch.setattr(checking, "_SUMMANDS", summands)
     found = Fields().matmul(left, right)
     for row, modulus in enumerate((P, Q)):
         exact = left[row, 0].astype(object) @ right[row, 0].astype(object) % modulus

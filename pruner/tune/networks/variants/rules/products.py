@@ -6,7 +6,6 @@ from dataclasses import replace
 from fractions import Fraction as F
 from math import prod
 
-from pruner.tune.networks.variants.convolutions import convolution_of
 from pruner.tune.networks.variants.graph import (
     AffineIndex,
     Graph,
@@ -14,6 +13,7 @@ from pruner.tune.networks.variants.graph import (
     Spec,
     concat,
     contract,
+    convolution_of,
     cut,
     elementwise,
     literal,

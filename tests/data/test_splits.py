@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import json
+import runpy
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pruner.data import splits
-from pruner.data.frozen import SPLITS_FOLDER, FrozenSplit, draw_split
+from pruner.data.frozen import SPLITS_FOLDER, FrozenSplit
 from pruner.data.networks import RecordedNetwork
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
@@ -16,6 +17,9 @@ from pruner.data.splits import SIDES, LeakError, TaskSplit, check_no_leak, make_
 from pruner.data.tasks import TaskKey
 from pruner.data.workload import parse_workload
 from pruner.errors import DataError
+from tests.paths import DATASETS
+
+draw_split = runpy.run_path(str(DATASETS / "splits" / "draw.py"))["draw_split"]
 
 
 def key(op, size, platform="k80", target="cuda", fused=()):

@@ -10,20 +10,17 @@ committed runs of experiments/tune. Output: results.csv and live.csv here, or in
 needs Linux.
 """
 
-import json
 import pickle
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
 
-from pruner.cli.shared.script import Data, run_script
+from pruner.cli.shared.script import Data, check_chosen, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
@@ -42,6 +39,7 @@ from pruner.models.programs.reading import ReadSpec
 from pruner.models.registry import ModelFactory
 from pruner.models.training.losses import LambdaRank
 from pruner.models.training.training import build_network
+from pruner.processes import Worker
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -54,6 +52,7 @@ MODELS: dict[str, ModelFactory] = {
 }
 SCORED, LEARNED = 4096, 512  # the release's batches of inference and of training
 REPEATS = 5
+JOBS = "experiments.cost.run"
 # In a process each: what one has freed would be taken again by the other, and not count.
 SCORING, LEARNING = "scoring", "learning"
 PLATFORM = "v100"
@@ -61,12 +60,10 @@ PLATFORM = "v100"
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script; its processes get `programs` and `work`."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     models: list[str] = field(default_factory=lambda: list(MODELS))
-    programs: str | None = None
-    work: str = SCORING
     out: str = str(HERE)
 
 
@@ -171,22 +168,19 @@ def live_rows() -> list[dict]:
     ]
 
 
-def alone(name: str, known: Sequence[str], work: str) -> dict:
+def alone(name: str, path: Path, work: str) -> dict:
     """Measure in a process of its own; raises PrunerError where it failed."""
-    command = [sys.executable, __file__, *known, f"work={work}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise PrunerError(f"models=[{name}]: {work}: exit code {done.returncode}")
-    found: dict = json.loads(done.stdout.splitlines()[-1])
+    with Worker(JOBS, method="spawn") as worker:
+        reply = worker.call("measured", name, path, work)
+    if reply.error is not None:
+        raise PrunerError(f"models=[{name}]: {work}: {reply.line}")
+    found: dict = reply.value
     return found
 
 
 def run(options: Options) -> dict:
     """Measure every model in processes of its own."""
-    if unknown := sorted(set(options.models) - set(MODELS)):
-        raise PrunerError(f"models={unknown}: unknown; known: {', '.join(MODELS)}")
-    if options.programs is not None:
-        return measured(options.models[0], Path(options.programs), options.work)
+    check_chosen("models", options.models, MODELS)
     out, rows = Path(options.out), []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
@@ -194,8 +188,7 @@ def run(options: Options) -> dict:
             if not path.is_file():
                 store = read_some(RecordRoot(options.data.root), rows_of(name))
                 path.write_bytes(pickle.dumps(store))
-            known = [f"data.root={options.data.root}", f"models=[{name}]", f"programs={path}"]
-            rows.append(weights(name) | alone(name, known, SCORING) | alone(name, known, LEARNING))
+            rows.append(weights(name) | alone(name, path, SCORING) | alone(name, path, LEARNING))
     write_table(out / "results.csv", merged_table(out / "results.csv", rows, ("model",)), ".6g")
     write_table(out / "live.csv", live_rows(), ".6g")
     return {"models": len(rows), "out": str(out)}

@@ -112,10 +112,8 @@ def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
         workers.close()
         if config.deploy:
             result = deployed(config, folder, result, worker, FIRST_LOOK)
-        calls, known = (
-            {task.name: float(task.weight) for task in tasks},
-            read_drafts(folder / DRAFTS),
-        )
+        calls = {task.name: float(task.weight) for task in tasks}
+        known = read_drafts(folder / DRAFTS)
         found: Any = None
         if analyzer is not None and not calls.keys() - known.keys():
             from pruner.tune.networks.filtering.forecaster import sum_of  # torch reads its model

@@ -387,7 +387,9 @@ class LiveComparison(Comparison):
         who, words = cell.contender, [f"platform={cell.target}"]
         kind, trials = who.kind, cell.trials
         if cell.part in OF_NETWORKS:
-            kind, trials = f"network {kind}", trials * self._tasks()
+            listed = load_metrics(self._listing().leaves.parent) or {}
+            tasks = int(listed.get("num_tuned", NETWORK_TASKS))
+            kind, trials = f"network {kind}", trials * tasks
             given = who.words if who.of_network is None else who.of_network
             words += [f"network={cell.workload}", *given, *OF_NETWORK]
         else:
@@ -427,10 +429,6 @@ class LiveComparison(Comparison):
         words = [f"network={self.options.network}", f"platform={self.options.home}"]
         words += ["list=true", "layout=NCHW"]
         return self.tuned(f"{self.options.network}-tasks", words, kind="list", resumes=False)
-
-    def _tasks(self) -> int:
-        listed = load_metrics(self._listing().leaves.parent) or {}
-        return int(listed.get("num_tuned", NETWORK_TASKS))
 
     def finished(self) -> list[LiveRun]:
         """All finished cells; a cell in which nothing ran is reported and left out."""

@@ -287,21 +287,16 @@ def clean_of(options: Options, settings: Sequence[Setting]) -> Clean:
         read=tasks_reader(RecordRoot(Path(options.data.root)), ON_STDERR),
         num_programs=options.calibrate,
     )
+    is_usual = options.epochs == EPOCHS
     return Clean(
         ablation=replace(ablation_of(options, changes_of(options)), nested=nested),
         settings=alone,
         seeds=options.seeds,
         readers=readers,
         rivals=[BASIS, *options.baselines],
-        earlier=_earlier(options),
+        # with another number of epochs its rows are of other models
+        earlier=read_table(Path(options.earlier)) if options.earlier and is_usual else [],
     )
-
-
-def _earlier(options: Options) -> list[dict[str, str]]:
-    """Rows of the earlier table; none where the number of epochs is another."""
-    if not options.earlier or options.epochs != EPOCHS:
-        return []
-    return read_table(Path(options.earlier))
 
 
 def run_clean(options: Options, settings: Sequence[Setting]) -> None:

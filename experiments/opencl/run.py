@@ -169,11 +169,12 @@ class Programs:
             outcomes = self._measurer.results(built, lambda *_: True, check)
             for n, one in left:
                 outcome = Outcome(error="refused") if one is None else next(outcomes)[1]
-                self._note(Tried(
+                self.tried.append(Tried(
                     source=source, task=workload.name, space=space, number=n,
                     operator=workload.operator or "fused", result=outcome.error or RIGHT,
                     message=outcome.message[-200:], build_s=round(outcome.build_s, 2),
                 ))  # fmt: skip
+                self._lines.append(asdict(self.tried[-1]))
 
     def _reference(self, workload: Workload) -> Check:
         path = self._work / "reference.npz"
@@ -182,10 +183,6 @@ class Programs:
         if reason is not None:
             raise PrunerError(f"{workload.name}: no reference ({reason})")
         return Check(expected=str(path), tolerance=tolerance(given))
-
-    def _note(self, one: Tried) -> None:
-        self.tried.append(one)
-        self._lines.append(asdict(one))
 
 
 def run_programs(options: Options) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
 from pruner.models.analyzer.quality import score_task, task_symbols
 from pruner.models.proposals.decision_tokens import TokenSequences, TokenSpace, encode
 from pruner.models.proposals.proposal_fit import TaskSequences
-from pruner.models.proposals.proposal_model import ProposalModel, ProposalNetwork
+from pruner.models.proposals.proposal_model import ProposalModel
 from pruner.paths import conf_folder
 from pruner.program.device import load_device
 from pruner.program.replay import definitions_of, space_of
@@ -139,7 +139,8 @@ def legal_shares(
     """
     if pool.limits is None:
         return
-    untrained = replace(model, network=_without_scores(model.network))
+    untrained = replace(model, network=copy.deepcopy(model.network))
+    torch.nn.init.zeros_(untrained.network.score.weight)
     for number, (space, program) in enumerate(zip(pool.spaces, pool.programs, strict=True)):
         free = np.zeros((num, program.num_slots), np.int64)
         mine = pool.decisions[:, 0] == number
@@ -153,12 +154,6 @@ def legal_shares(
         }
         for how, rows in draws.items():
             yield {"space": number, "draws": how, "legal": _legal(program, rows, pool.limits)}
-
-
-def _without_scores(network: ProposalNetwork) -> ProposalNetwork:
-    untrained = copy.deepcopy(network)
-    torch.nn.init.zeros_(untrained.score.weight)
-    return untrained
 
 
 def _legal(program: TraceProgram, rows: Decisions, limits: TirLimits) -> float:

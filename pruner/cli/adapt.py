@@ -43,8 +43,13 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     _check(config, known)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
-    if earlier is not None:
-        _check_epochs(earlier, config)
+    if earlier is not None and load_metrics(earlier / "source") is not None:
+        epochs = epochs_before(earlier)
+        if config.trainer.max_epochs != epochs:
+            raise PrunerError(
+                f"resume={earlier}: the source model is trained, with trainer.max_epochs={epochs}; "
+                "leave trainer.max_epochs= out, or start a new run"
+            )
     folder = open_run(config, "adapt", f"{config.source}-{config.target}", earlier)
     cells, seeds = Cells(folder=folder), list(config.seeds)
     names = dict.fromkeys([*names_of(config, known), *cells.finished(known, seeds)])
@@ -74,16 +79,6 @@ def adapt(config: DictConfig) -> dict[str, Any]:
         tags=[config.source, config.target], step=config.budget.trials,
     )  # fmt: skip
     return result
-
-
-def _check_epochs(folder: Path, config: DictConfig) -> None:
-    """Refuse another number of epochs for a source model that is trained already."""
-    epochs = epochs_before(folder)
-    if load_metrics(folder / "source") is not None and config.trainer.max_epochs != epochs:
-        raise PrunerError(
-            f"resume={folder}: the source model is trained, with trainer.max_epochs={epochs}; "
-            "leave trainer.max_epochs= out, or start a new run"
-        )
 
 
 def known_methods(variants: Methods) -> Methods:

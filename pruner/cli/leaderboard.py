@@ -31,7 +31,6 @@ from pruner.study.adaptation.context import seen_workloads
 from pruner.study.leaderboard import (
     RANKED_BY,
     SUBMISSION_FILE,
-    Row,
     ScoreTask,
     Submission,
     Track,
@@ -77,23 +76,16 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
     entry = Path(config.entry)
     if scored:
         _fill(config, entry, track, tasks, root)
-    row = judged(entry, track, tasks)
-    rows = _others(folder / ENTRIES, entry, track, tasks)
-    rank = 1 + sum(other[RANKED_BY] > row[RANKED_BY] for other in rows)
-    say(as_markdown([row], rank))
-    return {**row, "track": track.name, "rank": rank, "of": len(rows) + 1, "folder": str(entry)}
-
-
-def _others(entries: Path, entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
-    """Judge the entries but `entry`; a broken entry is reported and left out."""
-    rows = [chance(tasks)]
-    for other in submissions(entries, track):
+    row, rows = judged(entry, track, tasks), [chance(tasks)]
+    for other in submissions(folder / ENTRIES, track):
         if other.resolve() != entry.resolve():
             try:
                 rows.append(judged(other, track, tasks))
             except PrunerError as error:
                 say(f"left out of the ranking: {error}")
-    return rows
+    rank = 1 + sum(other[RANKED_BY] > row[RANKED_BY] for other in rows)
+    say(as_markdown([row], rank))
+    return {**row, "track": track.name, "rank": rank, "of": len(rows) + 1, "folder": str(entry)}
 
 
 def _ranked(

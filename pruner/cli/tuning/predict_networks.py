@@ -69,6 +69,7 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
     if not found:
         raise PrunerError(f"networks={config.networks}: it yields no network")
     _show(found, limit_s)
+    later = [one.seconds for one in found[_FIRST:]]
     result = {
         "run_dir": str(folder),
         "table": str(out),
@@ -78,7 +79,7 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
         "num_drafted": drafted,
         "num_known": known,
         "seconds": round(time.perf_counter() - start, 2),
-        "seconds_each": _seconds_each(found),
+        "seconds_each": float(np.mean(later)) if later else None,
         UNSUCCESSFUL: [one.name for one in found if one.forecast is None],
     }
     save_metrics(folder, result)
@@ -161,9 +162,3 @@ def _line(one: NetworkForecast) -> dict[str, Any]:
 
 def _megabytes(size: int | None) -> float | None:
     return None if size is None else size / 1e6
-
-
-def _seconds_each(found: Sequence[NetworkForecast]) -> float | None:
-    """Average the seconds of a network behind the first."""
-    later = [one.seconds for one in found[_FIRST:]]
-    return float(np.mean(later)) if later else None

@@ -91,7 +91,6 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def _trained(options: Options) -> dict[str, Any]:
-    """The metrics of a run of train.py that ends now."""
     words = [*RECIPES[options.name], f"data.root={options.data.root}"]
     with command_config("train", words) as config:
         return train(config)

@@ -192,7 +192,6 @@ def _scored(pool: KeptPool) -> ScoredTask:
 def _best_kept(
     pools: Sequence[KeptPool], form: str, keeping: Keeping, size: str, seed: int
 ) -> Float[np.ndarray, "pool draw"]:
-    """Latency of the best program kept of every pool, draw by draw."""
     rng = np.random.default_rng(seed)
     out = np.empty((len(pools), keeping.draws))
     for row, pool in enumerate(pools):

@@ -230,7 +230,6 @@ def _as_asked(config: Options) -> Options:
 
 
 def _out(config: Options) -> Path:
-    """The folder of the campaign. Raises `PrunerError` where none is named."""
     if not config.out:
         raise PrunerError("out= is empty: name a folder")
     return Path(config.out).resolve()
@@ -259,7 +258,6 @@ def options_of(config: Options) -> CampaignOptions:
 
 
 def _platform(config: Options) -> str:
-    """The named platform, or the description of this machine's device."""
     folder, known = conf_folder() / "platform", files_of("platform")
     if config.platform is not None:
         if config.platform not in known:
@@ -278,7 +276,6 @@ def _platform(config: Options) -> str:
 
 
 def _size(config: Options) -> Size:
-    """Choose the full or the small size, with the given numbers."""
     counts = {name: getattr(config, name) for name in ("trials", "network_trials", "pool")}
     given: dict[str, Any] = {name: n for name, n in counts.items() if n is not None}
     size = SMALL if config.small else FULL
@@ -295,7 +292,6 @@ def _size(config: Options) -> Size:
 
 
 def _chosen(option: str, names: Sequence[str], known: Iterable[str]) -> Sequence[str]:
-    """The given names. Raises `PrunerError` for an unknown name."""
     known = tuple(known)
     if unknown := sorted(set(names) - set(known)):
         raise PrunerError(f"{option}={unknown[0]} is unknown; known: {', '.join(known)}")

@@ -219,7 +219,6 @@ def _tuned(
     trials: int,
     kind: str,
 ) -> Step:
-    """The run of a group of operators, `trials` each."""
     in_all = trials * len(group.tasks)
     told = [*group.words, *words, f"budget.trials={in_all}", "task_order=round_robin"]
     return _run(options, name, told, kind, in_all)
@@ -278,7 +277,6 @@ def _beside(
 
 
 def _built(tuned: Step) -> Step:
-    """The library of a network's run."""
     folder = tuned.leaves.parent
     return Step(
         name=f"{tuned.name}, built",

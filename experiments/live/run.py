@@ -301,7 +301,6 @@ class LiveCell(Place):
 
 
 def _place(run: LiveRun) -> tuple[int, str, str, int, int]:
-    """Sort key of a run in the tables."""
     methods = [*PARTS[run.part], *BESIDE.get(run.part, [])]
     place = methods.index(run.method)
     return list(PARTS).index(run.part), run.target, run.workload, place, run.seed
@@ -452,7 +451,6 @@ class LiveComparison(Comparison):
 
 
 def _check(options: Options) -> None:
-    """Raise PrunerError for unknown or repeated names, and numbers below 1."""
     for what, number in (("trials", options.trials), ("seeds", options.seeds)):
         if number < 1:
             raise PrunerError(f"{what}={number}: at least 1")

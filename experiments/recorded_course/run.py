@@ -168,7 +168,6 @@ def _select(rows: Sequence[Row], until: str, method: str) -> list[Row]:
 
 
 def _by_task(rows: Sequence[Row], column: str) -> dict[str, float]:
-    """Means over seeds of the tasks that have the column."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if row.get(column) not in (None, ""):

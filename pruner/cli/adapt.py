@@ -162,7 +162,6 @@ def _run_cells(
 
 
 def _draft(config: DictConfig) -> Analyzer:
-    """Load the analyzer that drafts on the target."""
     return load_analyzer(conf_folder(), config.target, form=config.draft.form)
 
 

@@ -117,7 +117,6 @@ def plan_of(config: DictConfig) -> PoolPlan:
 
 
 def _devices(config: DictConfig) -> list[Device]:
-    """List the devices of ``platform=`` that this machine can run."""
     names = several(config.platform)
     on_this_machine = config.runner.kind != "rpc"
     if ALL in names:

@@ -149,7 +149,6 @@ def _symbolic(
 
 
 def _device(config: DictConfig, platform: str) -> Device:
-    """Load the device of ``platform=``, or of the record folder's name."""
     if config.get("platform"):
         return device_from_mapping(plain(config.platform), origin="platform")
     return load_device(conf_folder() / "platform" / f"{platform}.yaml")

@@ -158,7 +158,6 @@ def _nothing(line: np.ndarray, plan: Plan) -> _Rows:
 
 
 def _joined(parts: Sequence[_Rows], plan: Plan) -> dict[str, np.ndarray]:
-    """Join all tasks of a file, padded to equal width, by line."""
     parts = parts or [_nothing(np.zeros(0, np.int64), plan)]
     lines = np.concatenate([line for line, _, _ in parts])
     order = np.argsort(lines, kind="stable")

@@ -116,7 +116,6 @@ def _fill(
     tasks: Sequence[TaskRecords],
     root: RecordRoot,
 ) -> None:
-    """Score the test programs with a model, and fill in its form."""
     index = definitions_of(root.path)
     if config.checkpoint is not None:
         info, score, known = _learned(config, index)

@@ -103,7 +103,6 @@ def results_table(config: DictConfig) -> dict[str, Any]:
 
 
 def _kept_rows(config: DictConfig) -> list[Row]:
-    """Read the rows of the table in ``config.out``, if any."""
     if config.out is None:
         raise PrunerError("keep_rows=true: add out=, the folder of the table to continue")
     out = Path(config.out)
@@ -175,7 +174,6 @@ def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
 def _refuse_foreign_platforms(
     config: DictConfig, root: RecordRoot, cells: Sequence[TableCell]
 ) -> None:
-    """Refuse rows on platforms that their model does not learn from."""
     for cell in dict.fromkeys(replace(cell, seed=0, share=1.0) for cell in cells):
         if cell.model in NOT_FITTED:
             continue

@@ -177,7 +177,6 @@ def _sides_by_workload(name: str, seed: int, keys: Sequence[TaskKey], folder: Pa
 
 
 def _fill(sides: Sides, side: Side, candidates: Sequence[str], salt: str) -> None:
-    """Give an empty side the candidate with the smallest hash."""
     if side not in sides.values() and len(candidates) > 1:
         chosen = min(candidates, key=lambda identity: _uniform(identity, salt))
         log.info("split %s: %s moved to the empty %s side", salt, chosen, side)
@@ -290,13 +289,11 @@ def _hashed_side(identity: str, salt: str) -> Side:
 
 
 def _bounds(side: Side) -> tuple[float, float]:
-    """Return the part of [0, 1) that means `side`."""
     edge = TEST_SHARE + VALID_SHARE
     return {"test": (0.0, TEST_SHARE), "valid": (TEST_SHARE, edge), "train": (edge, 1.0)}[side]
 
 
 def _uniform(text: str, salt: str) -> float:
-    """Return a number in [0, 1) from `salt` and `text` only."""
     digest = sha256(f"{salt}\n{text}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 

@@ -169,7 +169,6 @@ def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
 
 
 def _decompressed(handle: IO[bytes], compressed: bytes, opener: type[_Member]) -> Iterator[bytes]:
-    """Yield pieces of all members (frames) of a compressed file."""
     decoder = opener()
     started = False  # the current member has bytes
     while compressed:

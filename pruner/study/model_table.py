@@ -194,7 +194,6 @@ def _random_metrics(tasks: Sequence[ScoredTask], split: TaskSplit) -> Row:
 
 
 def _ceiling_metrics(tasks: Sequence[ScoredTask], _: TaskSplit) -> Row:
-    """Metrics of a second timing; raises PrunerError where no program has it."""
     found = noise_ceiling(tasks)
     if found is None:
         raise PrunerError(

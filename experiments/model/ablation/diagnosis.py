@@ -129,7 +129,6 @@ def by_group(
 
 
 def _regret(tasks: Sequence[ScoredTask]) -> float:
-    """Sum over tasks."""
     return len(tasks) * (1.0 - metrics.top_k_task_mean(tasks, 1))
 
 
@@ -207,7 +206,6 @@ def twins_of(programs: ProgramTable, index: Int[Tensor, " program"]) -> Twins:
 
 
 def _ordered_pairs(latency_s: Float[np.ndarray, " program"]) -> int:
-    """Pairs of different latency."""
     _, counts = np.unique(latency_s, return_counts=True)
     return int(len(latency_s) * (len(latency_s) - 1) / 2 - (counts * (counts - 1) / 2).sum())
 
@@ -275,7 +273,6 @@ _TWINS = (
 
 
 def _tables(found: Sequence[Sequence[tuple[ScoredTask, bool]]]) -> dict[str, Rows]:
-    """Tables of a model; a task counts once for each seed."""
     tasks = [task for of_cell in found for task, _ in of_cell]
     has_rows = {task.name: there for of_cell in found for task, there in of_cell}
     by_name: dict[str, list[ScoredTask]] = {}

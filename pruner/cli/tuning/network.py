@@ -235,7 +235,6 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
 
 
 def _by_form(tuned: Tuned) -> Mapping[str, Tuned]:
-    """Divide the results by the forms of the network, with the calls of each."""
     places, found = forms(tuned.folder), {}
     if len(places) < 2:
         return {"": tuned}

@@ -56,7 +56,6 @@ def remake(
 def _run(
     item: Item, preset: str, root: Path, folder: Path, commands: Commands, log: Log
 ) -> tuple[str, Mapping[str, Any]]:
-    """Run the commands of an unfinished item; returns its name and the result."""
     out = (folder / item.name).resolve()
     finished = load_metrics(out) if out.is_dir() else None
     if finished is not None:

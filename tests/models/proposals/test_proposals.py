@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.proposals.pools import read_pools
+from experiments.proposals.run import read_pools
 from pruner.data.frozen import FrozenSplit
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError

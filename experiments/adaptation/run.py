@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from pruner.cli.shared.output import say
-from pruner.cli.shared.script import Data, keep_tables, run_script
+from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
 from pruner.commands import ONE_THREAD, Commands
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
@@ -266,8 +266,7 @@ def pairs_of(wanted: Sequence[str] | None, model: str) -> list[Pair]:
     book = {"-".join(pair): pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
     known = book | {"-".join(pair): pair for pair in MORE_PAIRS}
     chosen = list(dict.fromkeys(book if wanted is None else wanted))
-    if unknown := sorted(set(chosen) - set(known)):
-        raise PrunerError(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}")
+    check_chosen("pairs", chosen, known)
     return [Pair(source=known[c][0], target=known[c][1], model=model) for c in chosen]
 
 

@@ -27,7 +27,7 @@ from experiments.model.ablation.fits import (
 from pruner import features
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.script import Data, run_script
+from pruner.cli.shared.script import Data, check_chosen, run_script
 from pruner.cli.train import train
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
@@ -69,8 +69,7 @@ class Options:
 
 def run(options: Options) -> dict[str, Any]:
     """Train, store, judge, write."""
-    if options.name not in RECIPES:
-        raise PrunerError(f"name={options.name} is unknown; known: {', '.join(RECIPES)}")
+    check_chosen("name", [options.name], RECIPES)
     metrics = load_metrics(Path(options.run)) if options.run else _trained(options)
     if metrics is None:
         raise PrunerError(f"run={options.run}: not a finished run of train.py")

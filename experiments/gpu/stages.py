@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.common.comparison import Box, Step, quoted, taken_up
 from experiments.gpu.options import LEAST_S, CampaignOptions, Group, NetworkChoice
-from pruner.errors import PrunerError
+from pruner.cli.shared.script import check_chosen
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE, KERNELS_FILE
 from pruner.tune.pools.records import ABOUT
 
@@ -51,8 +51,7 @@ _Stage = Callable[[CampaignOptions], Iterator[Step]]
 def boxes(options: CampaignOptions) -> list[Box]:
     """The requested stages and their shares; raises PrunerError if unknown."""
     known = {**STAGES, **ON_REQUEST}
-    if unknown := sorted(set(options.stages) - set(known)):
-        raise PrunerError(f"stages={unknown[0]} is unknown; known: {', '.join(known)}")
+    check_chosen("stages", options.stages, known)
     chosen = {name: known[name] for name in known if name in (options.stages or STAGES)}
     whole = sum(share for share, _ in chosen.values())
     return [

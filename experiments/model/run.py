@@ -62,7 +62,7 @@ from experiments.model.ablation.run import Ablation
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import load_dataset
-from pruner.cli.shared.script import Data, run_script
+from pruner.cli.shared.script import Data, check_chosen, run_script
 from pruner.data.root import RecordRoot
 from pruner.errors import PrunerError
 from pruner.files import merged_table, read_table, write_json, write_table
@@ -337,8 +337,7 @@ def show_plan(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
 
 def run(options: Options) -> dict[str, Any]:
     """Run a stage; its summary."""
-    if options.stage not in STAGES:
-        raise PrunerError(f"stage={options.stage} is unknown; known: {', '.join(STAGES)}")
+    check_chosen("stage", [options.stage], STAGES)
     check_seeds(options.seeds)
     torch.set_num_threads(1)  # fits are compared by their seed, not by the cores of a machine
     settings = settings_of(options.platforms, options.split)

@@ -264,8 +264,7 @@ def run_search(options: Options) -> dict[str, Any]:
 def run(options: Options) -> dict[str, Any]:
     """Run a part; raises PrunerError for an unknown part, or without OpenCL."""
     parts = {"programs": run_programs, "search": run_search}
-    if options.part not in parts:
-        raise PrunerError(f"part={options.part}: choose programs or search")
+    check_chosen("part", [options.part], parts)
     return parts[options.part](options)
 
 

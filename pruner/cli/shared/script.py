@@ -38,7 +38,7 @@ def check_chosen(option: str, given: Iterable[str], known: Iterable[str]) -> Non
     """Refuse names that a script lacks (`PrunerError`)."""
     known = list(known)
     if unknown := sorted({*given} - {*known}):
-        raise PrunerError(f"{option}={unknown}: unknown; known: {', '.join(known)}")
+        raise PrunerError(f"{option}={unknown[0]} is unknown; known: {', '.join(known)}")
 
 
 def run_script(

@@ -21,7 +21,7 @@ _SECOND = {
 
 
 def read_fronts(folder: Path) -> tuple[dict[str, list[Mapping[str, str]]], str]:
-    """Read every task's programs, and the second objective's column; raises DataError where damaged."""
+    """Read every task's programs and the second objective's column; DataError where damaged."""
     path = folder / FRONT_FILE
     with as_written(path):
         rows = read_table(path)

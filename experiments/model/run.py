@@ -186,8 +186,8 @@ def run_single(options: Options, settings: Sequence[Setting]) -> list[str]:
     return [one.model for one in found if one.helps and one.model in CANDIDATES]
 
 
-def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, list[str]]:
-    """Join helpful changes, fit the joined model, choose; return it and its changes."""
+def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, list[str], Ablation]:
+    """Join helpful changes, fit the joined model, choose; return it, its changes, and all cells."""
     helpful = _compatible(run_single(options, settings))
     joined = together({name: EVERY[name] for name in helpful})
     is_new = helpful and not any(joined.same_as(EVERY[name]) for name in helpful)
@@ -206,7 +206,7 @@ def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, li
         out = Path(options.out)
         table = [one.row for one in helping(rows, [*options.models, JOINED], BASIS)]
         write_table(out / "gains.csv", table, ".6f")
-    return best(rows, names, BASIS), helpful
+    return best(rows, names, BASIS), helpful, ablation
 
 
 def _compatible(names: Sequence[str]) -> list[str]:
@@ -224,7 +224,7 @@ def _compatible(names: Sequence[str]) -> list[str]:
 
 def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
     """Judge the choice, PaCM and baselines on test tasks, once: results.csv."""
-    model, helpful = run_together(options, settings)
+    model, helpful, ablation = run_together(options, settings)
     out = Path(options.out)
     chosen = {"model": model, "of": helpful if model == JOINED else [model]}
     path = out / "choice.json"
@@ -235,8 +235,6 @@ def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
                 f"{path}: the test was told of {before}, the choice is {chosen} now; test tasks "
                 "are looked at once: give another out= and work=, and say so"
             )
-    changes = changes_of(options, helpful if model == JOINED else None)
-    ablation = ablation_of(options, changes)
     models = list(dict.fromkeys((model, BASIS, *options.baselines)))
     cells = AblationCell.product(settings, models, options.seeds)
     ablation.fit(cells)
@@ -250,9 +248,7 @@ def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
 
 def run_diagnosis(options: Options, settings: Sequence[Setting]) -> None:
     """Write diagnosis.csv and diagnosis.md, of validation tasks."""
-    model, helpful = run_together(options, settings)
-    changes = changes_of(options, helpful if model == JOINED else None)
-    ablation = ablation_of(options, changes)
+    model, _, ablation = run_together(options, settings)
     shown = list(dict.fromkeys((BASIS, model, *options.baselines)))
     alone = [setting for setting in settings if len(setting.platforms) == 1]
     cells = AblationCell.product(alone, shown, options.seeds)
@@ -349,7 +345,7 @@ def run(options: Options) -> dict[str, Any]:
     if options.stage == "single":
         result["helps"] = run_single(options, settings)
     elif options.stage == "together":
-        result["model"], result["of"] = run_together(options, settings)
+        result["model"], result["of"], _ = run_together(options, settings)
     if options.stage in ("test", "all"):
         result |= run_test(options, settings)
     if options.stage in ("diagnosis", "all"):

@@ -53,8 +53,6 @@ MODELS: dict[str, ModelFactory] = {
 SCORED, LEARNED = 4096, 512  # the release's batches of inference and of training
 REPEATS = 5
 JOBS = "experiments.cost.run"
-# In a process each: what one has freed would be taken again by the other, and not count.
-SCORING, LEARNING = "scoring", "learning"
 PLATFORM = "v100"
 
 
@@ -75,32 +73,21 @@ def read_some(root: RecordRoot, rows: DataflowKind) -> ProgramTable:
     return store.subset(torch.arange(SCORED))
 
 
-class Peak:
-    """Growth of this process's largest resident memory since it was made."""
-
-    def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
-        self._before = self._status("VmRSS")
-
-    @property
-    def mb(self) -> float:
-        """The growth in mebibytes."""
-        return (self._status("VmHWM") - self._before) / 1024
-
-    @staticmethod
-    def _status(name: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(name))
+def resident_kb(name: str) -> int:
+    """A line of this process's status, in kibibytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def best_seconds(work: Callable[[], object]) -> float:
-    """CPU seconds of the quickest of several repeats."""
-    found = []
+def cost_of(work: Callable[[], object]) -> tuple[float, float]:
+    """Growth of the largest resident memory (MiB), and CPU seconds of the quickest repeat."""
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
+    before, found = resident_kb("VmRSS"), []
     for _ in range(REPEATS):
         start = time.process_time()
         work()
         found.append(time.process_time() - start)
-    return min(found)
+    return (resident_kb("VmHWM") - before) / 1024, min(found)
 
 
 def rows_of(name: str) -> DataflowKind:
@@ -108,31 +95,19 @@ def rows_of(name: str) -> DataflowKind:
     return kind_of(build_network(MODELS[name], 0).num_dataflow_rows)
 
 
-def measured(name: str, path: Path, work: str) -> dict:
-    """Measure a model at one kind of work, in this process."""
-    torch.set_num_threads(1)
-    network = build_network(MODELS[name], 0)
-    store: ProgramTable = pickle.loads(path.read_bytes())  # written by the process that started us
-    if work == SCORING:
-        return scoring(network, store.batch(torch.arange(SCORED)))
-    return learning(network, store.batch(torch.arange(LEARNED)))
-
-
-def scoring(network: RankingNetwork, batch: LabelledBatch) -> dict:
-    """Memory and speed of scores."""
+def scoring(network: RankingNetwork, batch: LabelledBatch) -> Callable[[], object]:
+    """Scores of a batch."""
     network.eval()
 
     def score() -> None:
         with torch.no_grad():
             network(batch.programs)
 
-    peak = Peak()
-    seconds, mb = best_seconds(score), peak.mb
-    return {"scoring_mb": mb, "scored_per_second": SCORED / seconds}
+    return score
 
 
-def learning(network: RankingNetwork, batch: LabelledBatch) -> dict:
-    """Memory and speed of steps of training."""
+def learning(network: RankingNetwork, batch: LabelledBatch) -> Callable[[], object]:
+    """A step of training."""
     optimizer, loss = adam()(network.parameters()), LambdaRank(lists="batch")
     network.train()
 
@@ -141,9 +116,21 @@ def learning(network: RankingNetwork, batch: LabelledBatch) -> dict:
         loss(network(batch.programs), batch.label, batch.task).backward()
         optimizer.step()
 
-    peak = Peak()
-    seconds, mb = best_seconds(learn), peak.mb
-    return {"learning_mb": mb, "learned_per_second": LEARNED / seconds}
+    return learn
+
+
+# In a process each: what one has freed would be taken again by the other, and not count.
+WORKS = {"scoring": (scoring, SCORED, "scored"), "learning": (learning, LEARNED, "learned")}
+
+
+def measured(name: str, path: Path, work: str) -> dict:
+    """Memory and speed of a model at one kind of work, in this process."""
+    torch.set_num_threads(1)
+    network = build_network(MODELS[name], 0)
+    store: ProgramTable = pickle.loads(path.read_bytes())  # written by the process that started us
+    make, count, done = WORKS[work]
+    mb, seconds = cost_of(make(network, store.batch(torch.arange(count))))
+    return {f"{work}_mb": mb, f"{done}_per_second": count / seconds}
 
 
 def weights(name: str) -> dict:
@@ -188,7 +175,10 @@ def run(options: Options) -> dict:
             if not path.is_file():
                 store = read_some(RecordRoot(options.data.root), rows_of(name))
                 path.write_bytes(pickle.dumps(store))
-            rows.append(weights(name) | alone(name, path, SCORING) | alone(name, path, LEARNING))
+            row = weights(name)
+            for work in WORKS:
+                row |= alone(name, path, work)
+            rows.append(row)
     write_table(out / "results.csv", merged_table(out / "results.csv", rows, ("model",)), ".6g")
     write_table(out / "live.csv", live_rows(), ".6g")
     return {"models": len(rows), "out": str(out)}

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 
 from pruner.cli.shared.output import say
-from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
+from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.commands import ONE_THREAD, Commands
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.search.offline.adaptation_run import TuningCurve
 from pruner.search.offline.comparison import MethodComparison, MethodRun

@@ -27,11 +27,11 @@ from experiments.model.ablation.fits import (
 from pruner import features
 from pruner.cli.shared.door import command_config
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.script import Data, check_chosen, run_script
+from pruner.cli.shared.script import Data, run_script
 from pruner.cli.train import train
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import load_metrics, merged_table, write_checksums, write_table
 from pruner.models.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from pruner.models.programs.assemble import divide

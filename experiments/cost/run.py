@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch
 
-from pruner.cli.shared.script import Data, check_chosen, run_script
+from pruner.cli.shared.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.features.dataflow import DataflowKind, kind_of
 from pruner.files import merged_table, read_table, write_table
 from pruner.models.adaptation.fitting import adam

@@ -54,8 +54,8 @@ from pruner.cli.shared.door import LAST, OUTPUTS
 from pruner.cli.shared.known import files_of
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.runs import last_checkpoint
-from pruner.cli.shared.script import check_chosen, run_script
-from pruner.errors import DataError, PrunerError
+from pruner.cli.shared.script import run_script
+from pruner.errors import DataError, PrunerError, check_chosen
 from pruner.files import held
 from pruner.paths import checkpoint_named, conf_folder, sources_folder
 from pruner.program.device import GpuDevice, load_device

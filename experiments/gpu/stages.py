@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.common.comparison import Box, Step, quoted, taken_up
 from experiments.gpu.options import LEAST_S, CampaignOptions, Group, NetworkChoice
-from pruner.cli.shared.script import check_chosen
+from pruner.errors import check_chosen
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE, KERNELS_FILE
 from pruner.tune.pools.records import ABOUT
 

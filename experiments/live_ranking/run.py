@@ -33,10 +33,10 @@ from pruner.cli.shared.known import chosen
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import rename_options
-from pruner.cli.shared.script import check_chosen, run_script
+from pruner.cli.shared.script import run_script
 from pruner.cli.tuning.read_options import tune_options
 from pruner.data.tasks import TaskKey
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.features.batch import ProgramFeatures
 from pruner.files import write_table
 from pruner.models.judging.judge import expected_ratio

@@ -62,9 +62,9 @@ from experiments.model.ablation.run import Ablation
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import load_dataset
-from pruner.cli.shared.script import Data, check_chosen, run_script
+from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.recipe import Recipe

@@ -30,9 +30,10 @@ from experiments.common.contest import (
     run_contest,
 )
 from pruner.cli.shared.progress import ON_STDERR
-from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
+from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
+from pruner.errors import check_chosen
 from pruner.files import load_metrics, merged_table, save_metrics, write_table
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import adam, gentle_fit, released_fine_tuning

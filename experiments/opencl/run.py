@@ -25,8 +25,8 @@ import numpy as np
 from experiments.common.comparison import Tunings, places
 from experiments.tune.run import cell_name
 from pruner.cli.shared.output import say
-from pruner.cli.shared.script import check_chosen, keep_tables, run_script
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.cli.shared.script import keep_tables, run_script
+from pruner.errors import PrunerError, UnsupportedProgram, check_chosen
 from pruner.files import JsonLines, complete_lines, json_of, load_metrics, write_table
 from pruner.program.device import load_device
 from pruner.search.history import Candidate

@@ -29,7 +29,8 @@ from matplotlib.figure import Figure
 
 from pruner.arrays import Floats
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.script import check_chosen, run_script
+from pruner.cli.shared.script import run_script
+from pruner.errors import check_chosen
 from pruner.files import merged_table, write_table
 from pruner.search.objectives import Objective, check_pymoo, hypervolume, non_dominated
 from pruner.search.policy import RandomDraws

@@ -20,9 +20,9 @@ import torch
 from experiments.common.contest import Ground, budget_of, run_contest
 from experiments.rounds.run import contestants
 from pruner.arrays import Floats
-from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
+from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import merged_table, write_table
 from pruner.models.judging.judge import expected_ratio, unreached
 from pruner.models.judging.metrics import ScoredTask, ranking

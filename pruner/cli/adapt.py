@@ -17,7 +17,7 @@ from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import continued, epochs_before, open_run
 from pruner.cli.shared.start import check_contradicted
 from pruner.data.splits import TaskSplit
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import load_metrics, read_table, save_metrics
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
@@ -90,8 +90,7 @@ def known_methods(variants: Methods) -> Methods:
             raise PrunerError(f"variants.{name}={given}: give {{of: METHOD, ARGUMENT: VALUE}}")
         changes = dict(given)
         base = changes.pop("of", None)
-        if base not in known:
-            raise PrunerError(f"variants.{name}: of={base} is unknown; known: {', '.join(known)}")
+        check_chosen(f"variants.{name}: of", [base], known)
         if name in known:
             raise PrunerError(f"variants.{name}: conf/adaptation has a method of that name")
         known[name] = {**known[base], **changes}

@@ -16,7 +16,7 @@ from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import record_root
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import load_metrics, write_text
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.choice import AnalyzerChoice
@@ -65,8 +65,7 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
         raise PrunerError("check=true compares the page with all entries; leave entry= out")
     folder = Path(config.folder)
     tracks = load_tracks(folder / BENCHMARK)
-    if config.track not in tracks:
-        raise PrunerError(f"track={config.track} is unknown; known: {', '.join(tracks)}")
+    check_chosen("track", [config.track], tracks)
     track, root = tracks[config.track], record_root(config.data)
     say(f"reading the test programs of {track.name} ...")
     tasks = checked_programs(root, track)

@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import Duplicates, TaskRecords
-from pruner.errors import DataError, PrunerError, UnsupportedProgram
+from pruner.errors import DataError, PrunerError, UnsupportedProgram, check_chosen
 from pruner.files import read_json
 from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer, terms
 from pruner.models.analyzer.calibrate import calibrate
@@ -185,8 +185,7 @@ class DraftTable:
 
     def __post_init__(self) -> None:
         """Raises PrunerError for values out of range."""
-        if self.repeats not in ("mean", "fastest"):
-            raise PrunerError(f"repeats={self.repeats} is unknown; known: mean, fastest")
+        check_chosen("repeats", [self.repeats], ("mean", "fastest"))
         if type(self.calibrate) is not int or self.calibrate < 0:
             raise PrunerError(f"calibrate={self.calibrate}: a number of programs, 0 or more")
 

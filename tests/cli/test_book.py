@@ -351,7 +351,7 @@ def test_the_committed_page_agrees_with_the_committed_results(command, repositor
 def test_unknown_items_and_presets_are_told(write, command, toy_root, tmp_path):
     write()
     for options, message in (
-        (["only=none"], "only=['none']: unknown; known: toy"),
+        (["only=none"], "only=none is unknown; known: toy"),
         (["preset=huge"], "unknown; known: full, small"),
         (["only=[toy]", "preset=alone"], "toy has only full, small"),
     ):

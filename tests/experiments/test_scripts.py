@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from pruner.cli.shared.script import check_chosen, keep_tables
-from pruner.errors import PrunerError
+from pruner.cli.shared.script import keep_tables
+from pruner.errors import PrunerError, check_chosen
 from tests.paths import REPOSITORY
 
 ITEMS = sorted(path.parent.name for path in (REPOSITORY / "experiments").glob("*/run.py"))

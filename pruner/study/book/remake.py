@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pruner.commands import ONE_THREAD, Commands
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import load_metrics, save_metrics
 from pruner.progress import Log
 from pruner.study.book.items import Item
@@ -21,17 +21,12 @@ Ends = dict[str, Mapping[str, Any]]  # item to {"seconds": ...} or {"error": exi
 def chosen(items: Sequence[Item], names: Sequence[str] | None, preset: str) -> list[Item]:
     """The named items, or all with the preset; raises `PrunerError` for unknown names."""
     known = {item.name: item for item in items}
-    unknown = sorted(set(names or ()) - set(known))
-    if unknown:
-        raise PrunerError(f"only={unknown}: unknown; known: {', '.join(known)}")
+    check_chosen("only", names or (), known)
     for name in names or ():
         if preset not in known[name].run:
             raise PrunerError(f"preset={preset}: {name} has only {', '.join(known[name].run)}")
-    picked = [known[name] for name in dict.fromkeys(names or known) if preset in known[name].run]
-    if not picked:
-        presets = sorted({preset for item in items for preset in item.run})
-        raise PrunerError(f"preset={preset}: unknown; known: {', '.join(presets)}")
-    return picked
+    check_chosen("preset", [preset], sorted({preset for item in items for preset in item.run}))
+    return [known[name] for name in dict.fromkeys(names or known) if preset in known[name].run]
 
 
 def remake(

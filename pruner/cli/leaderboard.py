@@ -4,6 +4,7 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -182,15 +183,15 @@ def _unlearned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask
     choice = build(config.get("model"))
     if not isinstance(choice, AnalyzerChoice):
         raise PrunerError("model=symbolic enters without a checkpoint; others: give checkpoint=RUN")
-    analyzers: dict[str, Analyzer] = {}
+
+    @cache
+    def analyzer(platform: str) -> Analyzer:
+        device = load_device(conf_folder() / "platform" / f"{platform}.yaml")
+        return choice.scorer(conf_folder(), device)
 
     def score(records: TaskRecords) -> np.ndarray:
-        platform = records.key.platform
-        if platform not in analyzers:
-            device = load_device(conf_folder() / "platform" / f"{platform}.yaml")
-            analyzers[platform] = choice.scorer(conf_folder(), device)
         dag = find_definition(records.workload_key, records.fused, records.steps, index)
-        found = analyzers[platform].score_steps(dag, records.steps)
+        found = analyzer(records.key.platform).score_steps(dag, records.steps)
         return np.where(np.isfinite(found), found, np.nan)
 
     return score, {

@@ -108,9 +108,7 @@ def changes_of(options: Options, joined: Sequence[str] | None = None) -> dict[st
     known = dict(EVERY)
     if joined:
         known[JOINED] = together({name: EVERY[name] for name in joined})
-    unknown = sorted({*options.models, *options.baselines} - known.keys())
-    if unknown:
-        raise PrunerError(f"models: {', '.join(unknown)} unknown; known: {', '.join(EVERY)}")
+    check_chosen("models", [*options.models, *options.baselines], known)
     return known
 
 

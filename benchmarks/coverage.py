@@ -25,7 +25,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,34 +127,6 @@ class Cell:
         return dict(zip(KEY, names, strict=True))
 
 
-@dataclass(slots=True)
-class NetworkCoverage:
-    """Sums over tasks; a task counts as batched if all spaces are."""
-
-    tasks: int = 0
-    tasks_batched: int = 0
-    spaces: int = 0
-    spaces_batched: int = 0
-    flops: float = 0.0
-    flops_batched: float = 0.0
-    reasons: Counter[str] = field(default_factory=Counter)  # refused spaces by the reason's code
-
-    def add(self, found: Coverage, flops: float) -> None:
-        """Count a task, with the `flops` of all its calls."""
-        self.tasks += 1
-        self.tasks_batched += found.whole
-        self.spaces += found.spaces
-        self.spaces_batched += found.batched
-        self.flops += flops
-        self.flops_batched += flops * found.whole
-        self.reasons.update(reason.partition(":")[0] for reason in found.refused)
-
-    @property
-    def share(self) -> float:
-        """Batched share of the arithmetic; 1 without any arithmetic."""
-        return self.flops_batched / self.flops if self.flops else 1.0
-
-
 def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:
     """Compute the missing parts of a row."""
     found = listed(cell.listing(asked.folder), cell.network, cell.lists_on, cell.form)
@@ -183,41 +155,37 @@ def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:
 
 
 def counted(tasks: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
-    """The counts of a row: spaces and programs of all tried tasks."""
-    covered, stages, why = NetworkCoverage(), Counter[str](), Counter[str]()
-    number = programs = took = views = without = 0
-    cpu_s = 0.0
-    for number, task in enumerate(tasks, start=1):  # noqa: B007 its last value is a count
-        cell = TaskCell.read(folder / f"{task['key']}.json")
-        if cell is None:
-            continue
-        covered.add(cell.coverage, task["weight"] * task["flops"])
-        cpu_s += cell.cpu_s
-        views += cell.none == "view"
-        without += cell.none not in (None, "view")
-        programs += len(cell.programs)
-        took += sum(program.compiled for program in cell.programs)
+    """The counts of a row, of all tried tasks; a task is batched if all its spaces are."""
+    tasks = list(tasks)
+    read = [(task, TaskCell.read(folder / f"{task['key']}.json")) for task in tasks]
+    tried = [(task["weight"] * task["flops"], cell) for task, cell in read if cell is not None]
+    if not tried:
+        return {"tasks": len(tasks)}
+    cells = [cell for _, cell in tried]
+    flops, batched = sum(of for of, _ in tried), sum(of * c.coverage.whole for of, c in tried)
+    programs = [program for cell in cells for program in cell.programs]
+    stages = Counter(program.refused_by for program in programs)
+    not_batched = Counter(one.partition(":")[0] for cell in cells for one in cell.refused)
+    why = Counter[str]()
+    for cell in cells:
         refused = [program for program in cell.programs if program.refused_by is not None]
-        stages.update(str(program.refused_by) for program in refused)
         why.update(f"{program.refused_by}: {program.reason}" for program in refused)
         why.update([cell.none] if cell.none not in (None, "view") else [])
-    if not covered.tasks:
-        return {"tasks": number}
     return {
-        "tasks": number,
-        "tasks_tried": covered.tasks,
-        "tasks_batched": covered.tasks_batched,
-        "spaces": covered.spaces,
-        "spaces_batched": covered.spaces_batched,
-        "flops_batched": f"{covered.share:.4f}",
-        "not_batched": _told(covered.reasons),
-        "views": views,
-        "tasks_without_program": without,
-        "programs": programs,
+        "tasks": len(tasks),
+        "tasks_tried": len(cells),
+        "tasks_batched": sum(cell.coverage.whole for cell in cells),
+        "spaces": sum(cell.spaces for cell in cells),
+        "spaces_batched": sum(cell.coverage.batched for cell in cells),
+        "flops_batched": f"{batched / flops if flops else 1.0:.4f}",
+        "not_batched": _told(not_batched),
+        "views": sum(cell.none == "view" for cell in cells),
+        "tasks_without_program": sum(cell.none not in (None, "view") for cell in cells),
+        "programs": len(programs),
         **{f"refused_{stage}": stages[stage] for stage in STAGES},
-        "compiled": took,
+        "compiled": sum(program.compiled for program in programs),
         "reasons": _told(why),
-        "cpu_s": f"{cpu_s:.0f}",
+        "cpu_s": f"{sum(cell.cpu_s for cell in cells):.0f}",
     }
 
 

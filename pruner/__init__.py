@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pruner.lazy import on_first_use
 
 if TYPE_CHECKING:
-    from pruner.cli.tuning.forecasting import Forecaster, forecast
     from pruner.cli.tuning.optimize import optimize
+    from pruner.cli.tuning.predict_networks import Forecaster, forecast
     from pruner.tune.deploy.loaded import Network, load
 
 __version__ = "0.1.0"
@@ -24,9 +24,9 @@ __all__ = ["Forecaster", "Network", "forecast", "load", "optimize"]
 __getattr__ = on_first_use(
     __name__,
     {
-        "Forecaster": "cli.tuning.forecasting",
+        "Forecaster": "cli.tuning.predict_networks",
         "Network": "tune.deploy.loaded",
-        "forecast": "cli.tuning.forecasting",
+        "forecast": "cli.tuning.predict_networks",
         "load": "tune.deploy.loaded",
         "optimize": "cli.tuning.optimize",
     },

@@ -1,7 +1,7 @@
 """Errors of a user in one line: the problem, the value found, the fix."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 # of a disk that is full or broken; a write does not name its file
@@ -15,6 +15,13 @@ class PrunerError(Exception):
 def lines_of(error: BaseException) -> list[str]:
     """Return the lines of an error's text, never none."""
     return str(error).strip().splitlines() or [repr(error)]
+
+
+def check_chosen(option: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names of an option that are not known (`PrunerError`)."""
+    known = list(known)
+    if unknown := [name for name in given if name not in known]:
+        raise PrunerError(f"{option}={unknown[0]} is unknown; known: {', '.join(known)}")
 
 
 class DataError(PrunerError):

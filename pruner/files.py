@@ -63,7 +63,6 @@ def write_atomic(path: Path, *, lasting: bool = True) -> Iterator[Path]:
 
 
 def _is_old(path: Path) -> bool:
-    """True for a partial file that is older than a day."""
     with suppress(FileNotFoundError):
         return path.stat().st_mtime < time.time() - ABANDONED_S
     return False

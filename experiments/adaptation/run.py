@@ -25,7 +25,7 @@ import numpy as np
 from pruner.cli.shared.output import say
 from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.commands import ONE_THREAD, Commands
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.search.offline.adaptation_run import MethodComparison, MethodRun, TuningCurve
 from pruner.study.adaptation.cells import plot_curves
@@ -265,8 +265,7 @@ def pairs_of(wanted: Sequence[str] | None, model: str) -> list[Pair]:
     book = {"-".join(pair): pair for pair in (*GPU_PAIRS, *CPU_PAIRS)}
     known = book | {"-".join(pair): pair for pair in MORE_PAIRS}
     chosen = list(dict.fromkeys(book if wanted is None else wanted))
-    if unknown := sorted(set(chosen) - set(known)):
-        raise PrunerError(f"{', '.join(unknown)}: no such pair; known: {', '.join(known)}")
+    check_chosen("pairs", chosen, known)
     return [Pair(source=known[c][0], target=known[c][1], model=model) for c in chosen]
 
 

@@ -31,7 +31,7 @@ from pruner.cli.shared.script import Data, run_script
 from pruner.cli.train import train
 from pruner.data.root import RecordRoot
 from pruner.data.splits import make_split
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import load_metrics, merged_table, write_checksums, write_table
 from pruner.models.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from pruner.models.programs.assemble import divide
@@ -69,8 +69,7 @@ class Options:
 
 def run(options: Options) -> dict[str, Any]:
     """Train, store, judge, write."""
-    if options.name not in RECIPES:
-        raise PrunerError(f"name={options.name} is unknown; known: {', '.join(RECIPES)}")
+    check_chosen("name", [options.name], RECIPES)
     metrics = load_metrics(Path(options.run)) if options.run else _trained(options)
     if metrics is None:
         raise PrunerError(f"run={options.run}: not a finished run of train.py")
@@ -91,7 +90,6 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def _trained(options: Options) -> dict[str, Any]:
-    """The metrics of a run of train.py that ends now."""
     words = [*RECIPES[options.name], f"data.root={options.data.root}"]
     with command_config("train", words) as config:
         return train(config)

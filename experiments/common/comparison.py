@@ -15,11 +15,11 @@ from typing import Any
 import yaml
 from omegaconf import MISSING
 
+from pruner.cli.shared.known import command_file, groups_of
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.runs import CONFIG_FILE
 from pruner.commands import Commands
 from pruner.files import METRICS_FILE, held, read_json, write_json
-from pruner.paths import conf_folder
 from pruner.progress import Log
 from pruner.study.grid import finished
 from pruner.tune.run.journal import JOURNAL_FILE, SNAPSHOT_FILE, read_trials
@@ -230,12 +230,9 @@ def taken_up(step: Step) -> Step:
 
 def _lacks_options(folder: Path) -> bool:
     """Whether the run was begun before ``tune.py`` had all present options."""
-    path, command = folder / CONFIG_FILE, conf_folder() / "tune.yaml"
+    path, options = folder / CONFIG_FILE, {*groups_of("tune"), *command_file("tune")} - _NO_OPTIONS
     if not path.is_file():
         return False
-    known = yaml.safe_load(command.read_text(encoding="utf-8"))
-    groups = {name for one in known["defaults"] if isinstance(one, dict) for name in one}
-    options = {name for name in groups | known.keys() if " " not in name} - _NO_OPTIONS
     try:
         return bool(options - set(yaml.safe_load(path.read_text(encoding="utf-8"))))
     except (TypeError, yaml.YAMLError):  # damaged

@@ -10,13 +10,10 @@ committed runs of experiments/tune. Output: results.csv and live.csv here, or in
 needs Linux.
 """
 
-import json
 import pickle
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,7 +23,7 @@ import torch
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.features.dataflow import DataflowKind, kind_of
 from pruner.files import merged_table, read_table, write_table
 from pruner.models.adaptation.fitting import adam
@@ -42,6 +39,7 @@ from pruner.models.programs.reading import ReadSpec
 from pruner.models.registry import ModelFactory
 from pruner.models.training.losses import LambdaRank
 from pruner.models.training.training import build_network
+from pruner.processes import Worker
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -54,19 +52,16 @@ MODELS: dict[str, ModelFactory] = {
 }
 SCORED, LEARNED = 4096, 512  # the release's batches of inference and of training
 REPEATS = 5
-# In a process each: what one has freed would be taken again by the other, and not count.
-SCORING, LEARNING = "scoring", "learning"
+JOBS = "experiments.cost.run"
 PLATFORM = "v100"
 
 
 @dataclass(kw_only=True)
 class Options:
-    """Options of the script; its processes get `programs` and `work`."""
+    """Options of the script, explained above."""
 
     data: Data = field(default_factory=Data)
     models: list[str] = field(default_factory=lambda: list(MODELS))
-    programs: str | None = None
-    work: str = SCORING
     out: str = str(HERE)
 
 
@@ -78,32 +73,21 @@ def read_some(root: RecordRoot, rows: DataflowKind) -> ProgramTable:
     return store.subset(torch.arange(SCORED))
 
 
-class Peak:
-    """Growth of this process's largest resident memory since it was made."""
-
-    def __init__(self) -> None:
-        Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
-        self._before = self._status("VmRSS")
-
-    @property
-    def mb(self) -> float:
-        """The growth in mebibytes."""
-        return (self._status("VmHWM") - self._before) / 1024
-
-    @staticmethod
-    def _status(name: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(name))
+def resident_kb(name: str) -> int:
+    """A line of this process's status, in kibibytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
-def best_seconds(work: Callable[[], object]) -> float:
-    """CPU seconds of the quickest of several repeats."""
-    found = []
+def cost_of(work: Callable[[], object]) -> tuple[float, float]:
+    """Growth of the largest resident memory (MiB), and CPU seconds of the quickest repeat."""
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: the peak starts anew
+    before, found = resident_kb("VmRSS"), []
     for _ in range(REPEATS):
         start = time.process_time()
         work()
         found.append(time.process_time() - start)
-    return min(found)
+    return (resident_kb("VmHWM") - before) / 1024, min(found)
 
 
 def rows_of(name: str) -> DataflowKind:
@@ -111,31 +95,19 @@ def rows_of(name: str) -> DataflowKind:
     return kind_of(build_network(MODELS[name], 0).num_dataflow_rows)
 
 
-def measured(name: str, path: Path, work: str) -> dict:
-    """Measure a model at one kind of work, in this process."""
-    torch.set_num_threads(1)
-    network = build_network(MODELS[name], 0)
-    store: ProgramTable = pickle.loads(path.read_bytes())  # written by the process that started us
-    if work == SCORING:
-        return scoring(network, store.batch(torch.arange(SCORED)))
-    return learning(network, store.batch(torch.arange(LEARNED)))
-
-
-def scoring(network: RankingNetwork, batch: LabelledBatch) -> dict:
-    """Memory and speed of scores."""
+def scoring(network: RankingNetwork, batch: LabelledBatch) -> Callable[[], object]:
+    """Scores of a batch."""
     network.eval()
 
     def score() -> None:
         with torch.no_grad():
             network(batch.programs)
 
-    peak = Peak()
-    seconds, mb = best_seconds(score), peak.mb
-    return {"scoring_mb": mb, "scored_per_second": SCORED / seconds}
+    return score
 
 
-def learning(network: RankingNetwork, batch: LabelledBatch) -> dict:
-    """Memory and speed of steps of training."""
+def learning(network: RankingNetwork, batch: LabelledBatch) -> Callable[[], object]:
+    """A step of training."""
     optimizer, loss = adam()(network.parameters()), LambdaRank(lists="batch")
     network.train()
 
@@ -144,9 +116,21 @@ def learning(network: RankingNetwork, batch: LabelledBatch) -> dict:
         loss(network(batch.programs), batch.label, batch.task).backward()
         optimizer.step()
 
-    peak = Peak()
-    seconds, mb = best_seconds(learn), peak.mb
-    return {"learning_mb": mb, "learned_per_second": LEARNED / seconds}
+    return learn
+
+
+# In a process each: what one has freed would be taken again by the other, and not count.
+WORKS = {"scoring": (scoring, SCORED, "scored"), "learning": (learning, LEARNED, "learned")}
+
+
+def measured(name: str, path: Path, work: str) -> dict:
+    """Memory and speed of a model at one kind of work, in this process."""
+    torch.set_num_threads(1)
+    network = build_network(MODELS[name], 0)
+    store: ProgramTable = pickle.loads(path.read_bytes())  # written by the process that started us
+    make, count, done = WORKS[work]
+    mb, seconds = cost_of(make(network, store.batch(torch.arange(count))))
+    return {f"{work}_mb": mb, f"{done}_per_second": count / seconds}
 
 
 def weights(name: str) -> dict:
@@ -171,22 +155,19 @@ def live_rows() -> list[dict]:
     ]
 
 
-def alone(name: str, known: Sequence[str], work: str) -> dict:
+def alone(name: str, path: Path, work: str) -> dict:
     """Measure in a process of its own; raises PrunerError where it failed."""
-    command = [sys.executable, __file__, *known, f"work={work}"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise PrunerError(f"models=[{name}]: {work}: exit code {done.returncode}")
-    found: dict = json.loads(done.stdout.splitlines()[-1])
+    with Worker(JOBS, method="spawn") as worker:
+        reply = worker.call("measured", name, path, work)
+    if reply.error is not None:
+        raise PrunerError(f"models=[{name}]: {work}: {reply.line}")
+    found: dict = reply.value
     return found
 
 
 def run(options: Options) -> dict:
     """Measure every model in processes of its own."""
-    if unknown := sorted(set(options.models) - set(MODELS)):
-        raise PrunerError(f"models={unknown}: unknown; known: {', '.join(MODELS)}")
-    if options.programs is not None:
-        return measured(options.models[0], Path(options.programs), options.work)
+    check_chosen("models", options.models, MODELS)
     out, rows = Path(options.out), []
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
@@ -194,8 +175,10 @@ def run(options: Options) -> dict:
             if not path.is_file():
                 store = read_some(RecordRoot(options.data.root), rows_of(name))
                 path.write_bytes(pickle.dumps(store))
-            known = [f"data.root={options.data.root}", f"models=[{name}]", f"programs={path}"]
-            rows.append(weights(name) | alone(name, known, SCORING) | alone(name, known, LEARNING))
+            row = weights(name)
+            for work in WORKS:
+                row |= alone(name, path, work)
+            rows.append(row)
     write_table(out / "results.csv", merged_table(out / "results.csv", rows, ("model",)), ".6g")
     write_table(out / "live.csv", live_rows(), ".6g")
     return {"models": len(rows), "out": str(out)}

@@ -22,10 +22,10 @@ from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.errors import UnsupportedProgram
+from pruner.data.tasks import TaskRecords
 from pruner.files import merged_table, write_table
 from pruner.models.analyzer.analyzer import SymbolAnalyzer, load_analyzer
-from pruner.models.analyzer.quality import score_task, task_symbols
+from pruner.models.analyzer.quality import TaskSymbols, score_task, task_symbols
 from pruner.models.judging.judge import draft_sizes, expected_latency, expected_ratio
 from pruner.models.judging.metrics import ScoredTask, regret_against_random
 from pruner.paths import conf_folder
@@ -111,12 +111,7 @@ def pools_of(root: RecordRoot, platform: str) -> list[KeptPool]:
     found = []
     with Quarantine() as quarantine:
         read = pools.of(platform, analyzer.device, root.read(quarantine, platform))
-        for records in read:
-            try:
-                task = task_symbols(records, analyzer, pools.index)
-            except UnsupportedProgram as error:
-                pools.refuse(records, error.reason, str(error))
-                continue
+        for records, task in pools.each(read, _with_symbols, analyzer):
             if not task.groups:
                 pools.refuse(records, "no-symbols", "the analyzer knows no program of it")
                 continue
@@ -135,6 +130,10 @@ def pools_of(root: RecordRoot, platform: str) -> list[KeptPool]:
                 )
             )
     return found
+
+
+def _with_symbols(records: TaskRecords, *others: Any) -> tuple[TaskRecords, TaskSymbols]:
+    return records, task_symbols(records, *others)
 
 
 def variants_of(
@@ -192,7 +191,6 @@ def _scored(pool: KeptPool) -> ScoredTask:
 def _best_kept(
     pools: Sequence[KeptPool], form: str, keeping: Keeping, size: str, seed: int
 ) -> Float[np.ndarray, "pool draw"]:
-    """Latency of the best program kept of every pool, draw by draw."""
     rng = np.random.default_rng(seed)
     out = np.empty((len(pools), keeping.draws))
     for row, pool in enumerate(pools):

@@ -45,7 +45,6 @@ def environment_of(options: CampaignOptions) -> dict[str, str]:
 
 
 def _has_nvrtc() -> bool:
-    """Whether TVM could take CUDA's compiler as a library."""
     try:
         return importlib.util.find_spec("cuda.bindings") is not None
     except ModuleNotFoundError:

@@ -66,7 +66,6 @@ def compiled_counts(options: CampaignOptions) -> dict[str, int]:
 
 
 def _write_archive(options: CampaignOptions, folder: Path) -> None:
-    """Write the results and their small sources into one archive."""
     found = [path for name in _KEPT for path in sorted(options.out.glob(name)) if path.is_file()]
     tables = [folder / f"{name}.csv" for name in TABLES]  # what else the folder has is not ours
     made = [*tables, folder / STATE_FILE, *sorted((folder / "records").rglob("*"))]

@@ -30,7 +30,7 @@ tune.py, quoted: "more=['measure.builders=8']". results: folder of the tables; n
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,7 @@ from pruner.cli.shared.known import files_of
 from pruner.cli.shared.output import as_table, say
 from pruner.cli.shared.runs import last_checkpoint
 from pruner.cli.shared.script import run_script
-from pruner.errors import DataError, PrunerError
+from pruner.errors import DataError, PrunerError, check_chosen
 from pruner.files import held
 from pruner.paths import checkpoint_named, conf_folder, sources_folder
 from pruner.program.device import GpuDevice, load_device
@@ -230,7 +230,6 @@ def _as_asked(config: Options) -> Options:
 
 
 def _out(config: Options) -> Path:
-    """The folder of the campaign. Raises `PrunerError` where none is named."""
     if not config.out:
         raise PrunerError("out= is empty: name a folder")
     return Path(config.out).resolve()
@@ -238,8 +237,8 @@ def _out(config: Options) -> Path:
 
 def options_of(config: Options) -> CampaignOptions:
     """The options as typed values; raises PrunerError for no folder or device."""
-    if config.device not in DEVICES:
-        raise PrunerError(f"device={config.device} is unknown; known: {', '.join(DEVICES)}")
+    check_chosen("device", [config.device], DEVICES)
+    check_chosen("precisions", config.precisions, PRECISIONS)
     checkpoint = config.checkpoint
     if checkpoint == LAST:
         checkpoint = str(last_checkpoint(Path(OUTPUTS)))
@@ -253,17 +252,15 @@ def options_of(config: Options) -> CampaignOptions:
         size=_size(config),
         checkpoint=None if checkpoint is None else checkpoint_named(Path(checkpoint)).resolve(),
         stages=config.stages,
-        only=_chosen("precisions", config.precisions, PRECISIONS),
+        only=config.precisions,
         more=config.more,
     )
 
 
 def _platform(config: Options) -> str:
-    """The named platform, or the description of this machine's device."""
     folder, known = conf_folder() / "platform", files_of("platform")
     if config.platform is not None:
-        if config.platform not in known:
-            raise PrunerError(f"platform={config.platform} is unknown; known: {', '.join(known)}")
+        check_chosen("platform", [config.platform], known)
         is_gpu = isinstance(load_device(folder / f"{config.platform}.yaml"), GpuDevice)
         if is_gpu != (config.device == CUDA):
             fits = CUDA if is_gpu else "cpu"
@@ -278,28 +275,21 @@ def _platform(config: Options) -> str:
 
 
 def _size(config: Options) -> Size:
-    """Choose the full or the small size, with the given numbers."""
     counts = {name: getattr(config, name) for name in ("trials", "network_trials", "pool")}
     given: dict[str, Any] = {name: n for name, n in counts.items() if n is not None}
     size = SMALL if config.small else FULL
     if config.operators:
-        known = (str(task["operator"]) for task in size.single)
-        chosen = _chosen("operators", config.operators, known)
+        check_chosen("operators", config.operators, (str(task["operator"]) for task in size.single))
         for name in ("single", "half"):
-            given[name] = [task for task in getattr(size, name) if task["operator"] in chosen]
+            given[name] = [
+                task for task in getattr(size, name) if task["operator"] in config.operators
+            ]
     if config.networks:
         given["networks"] = [NetworkChoice(name=name) for name in config.networks]
     if config.beside:
-        given["beside"] = _chosen("beside", config.beside, FOR_KERNELS)
+        check_chosen("beside", config.beside, FOR_KERNELS)
+        given["beside"] = config.beside
     return replace(size, **given)
-
-
-def _chosen(option: str, names: Sequence[str], known: Iterable[str]) -> Sequence[str]:
-    """The given names. Raises `PrunerError` for an unknown name."""
-    known = tuple(known)
-    if unknown := sorted(set(names) - set(known)):
-        raise PrunerError(f"{option}={unknown[0]} is unknown; known: {', '.join(known)}")
-    return names
 
 
 def _written(options: CampaignOptions, results: Path) -> Mapping[str, int]:

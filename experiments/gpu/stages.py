@@ -9,10 +9,11 @@ machine with the device does not have to build the pools again.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from experiments.common.comparison import Box, Step, quoted, taken_up
 from experiments.gpu.options import LEAST_S, CampaignOptions, Group, NetworkChoice
-from pruner.errors import PrunerError
+from pruner.errors import check_chosen
 from pruner.tune.deploy.built_files import COMPARISON_FILE, DEPLOY_FILE, KERNELS_FILE
 from pruner.tune.pools.records import ABOUT
 
@@ -50,8 +51,7 @@ _Stage = Callable[[CampaignOptions], Iterator[Step]]
 def boxes(options: CampaignOptions) -> list[Box]:
     """The requested stages and their shares; raises PrunerError if unknown."""
     known = {**STAGES, **ON_REQUEST}
-    if unknown := sorted(set(options.stages) - set(known)):
-        raise PrunerError(f"stages={unknown[0]} is unknown; known: {', '.join(known)}")
+    check_chosen("stages", options.stages, known)
     chosen = {name: known[name] for name in known if name in (options.stages or STAGES)}
     whole = sum(share for share, _ in chosen.values())
     return [
@@ -77,7 +77,7 @@ def _sanity(options: CampaignOptions) -> Iterator[Step]:
     group, trials = options.sanity, options.size.sanity_trials
     tuned = _tuned(options, group, group.name, ["verify=false"], trials, "check")
     yield tuned
-    yield from _beside(options, group, tuned, (), options.size.beside)
+    yield from _beside(options, tuned, "beside", options.size.beside, group=group)
 
 
 def _operators(options: CampaignOptions) -> Iterator[Step]:
@@ -94,8 +94,8 @@ def _operators(options: CampaignOptions) -> Iterator[Step]:
     }
     yield from (runs[group.name, OURS] for group in options.groups)
     for group in options.groups:
-        ours, rival = runs[group.name, OURS], runs[group.name, METASCHEDULE]
-        yield from _beside(options, group, ours, (rival,), options.size.beside)
+        ours, rival = runs[group.name, OURS], (runs[group.name, METASCHEDULE],)
+        yield from _beside(options, ours, "beside", options.size.beside, group=group, others=rival)
     yield from (runs[group.name, RANDOM] for group in options.groups)
     yield from (runs[group.name, METASCHEDULE] for group in options.groups)
 
@@ -107,8 +107,7 @@ def _networks(options: CampaignOptions) -> Iterator[Step]:
         yield tuned
         if options.compile_only:
             yield _built(tuned)
-        else:
-            yield _network_beside(options, tuned, "network beside", options.size.beside)
+        yield from _beside(options, tuned, "beside", options.size.beside)
 
 
 def _rivals(options: CampaignOptions) -> Iterator[Step]:
@@ -119,7 +118,7 @@ def _rivals(options: CampaignOptions) -> Iterator[Step]:
         ours = network_run(options, network, precision)
         rival = network_run(options, network, precision, METASCHEDULE)
         yield from (ours, rival, built := _built(rival))
-        yield _network_beside(options, ours, "network rivals", options.size.beside, others=(built,))
+        yield from _beside(options, ours, "rivals", options.size.beside, others=(built,))
 
 
 def _paper(options: CampaignOptions) -> Iterator[Step]:
@@ -131,7 +130,8 @@ def _paper(options: CampaignOptions) -> Iterator[Step]:
     yield _tuned(options, single, f"{single.name}-{ADATUNE}", words, trials, ADATUNE)
     ours = _tuned(options, long, f"{long.name}-{OURS}", (), trials, OURS)
     yield ours
-    yield from _beside(options, long, ours, (), options.size.finals, finals=True)
+    size = options.size
+    yield from _beside(options, ours, "finals", size.finals, group=long, energy_s=size.energy_s)
 
 
 def _pools(options: CampaignOptions) -> Iterator[Step]:
@@ -174,17 +174,15 @@ def _adaptation(options: CampaignOptions) -> Iterator[Step]:
 
 def _finals(options: CampaignOptions) -> Iterator[Step]:
     """The finalists again, against every compiler of torch, with energy."""
+    how: Any = {"names": options.size.finals, "energy_s": options.size.energy_s}
     for group in reversed(options.groups):  # tensor cores first
         ours, rival = (
             _tuned(options, group, f"{group.name}-{policy}", (), options.size.trials, policy)
             for policy in (OURS, METASCHEDULE)
         )
-        yield from _beside(options, group, ours, (rival,), options.size.finals, finals=True)
-    if options.compile_only:
-        return
+        yield from _beside(options, ours, "finals", group=group, others=(rival,), **how)
     for network, precision in options.networks:
-        tuned, size = network_run(options, network, precision), options.size
-        yield _network_beside(options, tuned, "network finals", size.finals, energy_s=size.energy_s)
+        yield from _beside(options, network_run(options, network, precision), "finals", **how)
 
 
 # Shares of the minutes, and what is done in them.
@@ -220,7 +218,6 @@ def _tuned(
     trials: int,
     kind: str,
 ) -> Step:
-    """The run of a group of operators, `trials` each."""
     in_all = trials * len(group.tasks)
     told = [*group.words, *words, f"budget.trials={in_all}", "task_order=round_robin"]
     return _run(options, name, told, kind, in_all)
@@ -246,35 +243,39 @@ def _run(options: CampaignOptions, name: str, words: Sequence[str], kind: str, s
 
 def _beside(
     options: CampaignOptions,
-    group: Group,
     tuned: Step,
-    others: Sequence[Step],
+    stage: str,
     names: Sequence[str],
     *,
-    finals: bool = False,
+    group: Group | None = None,
+    others: Sequence[Step] = (),
+    energy_s: int = 0,
 ) -> Iterator[Step]:
-    """Time a run's kernels against torch's and those of ended runs."""
+    """Time a run's kernels, or its network, in turns with torch's and with other runs'.
+
+    Kernels are compared with the `others` that have ended; a network waits for its `others`.
+    """
     if options.compile_only:
         return
-    folder, kind = tuned.leaves.parent, "finals" if finals else "beside"
+    folder, needs = tuned.leaves.parent, (tuned, *others)
+    name, kind, made, size = tuned.name, f"network {stage}", COMPARISON_FILE, 1
+    if group is not None:
+        name, kind, made, size = group.name, stage, KERNELS_FILE, len(group.tasks)
+        others, needs = [other for other in others if other.leaves.is_file()], (tuned,)
+    runs = ",".join(quoted(other.leaves.parent) for other in others)
     words = ["deploy", f"run={quoted(folder)}", f"baselines=[{','.join(names)}]"]
-    ended = [quoted(other.leaves.parent) for other in others if other.leaves.is_file()]
-    words.append(f"compare=[{','.join(ended)}]")
-    if finals:
-        words.append(f"energy={options.size.energy_s}")
     yield Step(
-        name=f"{group.name}, {kind}",
-        words=words,
-        leaves=options.kept(f"{group.name}-{kind}"),
-        made=folder / KERNELS_FILE,
+        name=f"{name}, {stage}",
+        words=[*words, f"compare=[{runs}]", f"energy={energy_s}"],
+        leaves=options.kept(f"{name}-{stage}"),
+        made=folder / made,
         kind=kind,
-        size=len(group.tasks),
-        needs=(tuned,),
+        size=size,
+        needs=needs,
     )
 
 
 def _built(tuned: Step) -> Step:
-    """The library of a network's run."""
     folder = tuned.leaves.parent
     return Step(
         name=f"{tuned.name}, built",
@@ -282,31 +283,4 @@ def _built(tuned: Step) -> Step:
         leaves=folder / DEPLOY_FILE,
         kind="built",
         needs=(tuned,),
-    )
-
-
-def _network_beside(
-    options: CampaignOptions,
-    tuned: Step,
-    kind: str,
-    names: Sequence[str],
-    *,
-    energy_s: int = 0,
-    others: Sequence[Step] = (),
-) -> Step:
-    """Time a network in turns with torch's, and with other runs' networks."""
-    folder = tuned.leaves.parent
-    words = ["deploy", f"run={quoted(folder)}", f"baselines=[{','.join(names)}]"]
-    words.append(f"energy={energy_s}")
-    if others:
-        runs = ",".join(quoted(other.leaves.parent) for other in others)
-        words.append(f"compare=[{runs}]")
-    stage = kind.removeprefix("network ")
-    return Step(
-        name=f"{tuned.name}, {stage}",
-        words=words,
-        leaves=options.kept(f"{tuned.name}-{stage}"),
-        made=folder / COMPARISON_FILE,
-        kind=kind,
-        needs=(tuned, *others),
     )

@@ -152,6 +152,7 @@ def result_rows(runs: Sequence[LiveRun], rivals: Sequence[str]) -> list[dict[str
             pairs = [pair for pair in zip(members, cells, strict=True) if pair[0].seed in seeds]
             found = contest_rows([cell for _, cell in pairs], rival, **known, against=rival)
             for (run, _), row in zip(pairs, found, strict=True):
+                made = np.searchsorted(run.elapsed_s, shortest[run.seed], side="right")
                 reached, trials = row.pop("reached"), row.pop("trials_to_baseline")
                 seconds = row.pop("seconds_to_baseline")
                 row |= {
@@ -160,18 +161,13 @@ def result_rows(runs: Sequence[LiveRun], rivals: Sequence[str]) -> list[dict[str
                     "seconds_to": seconds if reached else np.inf,
                     "trials": int(run.trials[-1]),
                     "final_latency_s": float(run.best_s[-1]),
-                    "at_equal_s": _best_at(run, shortest[run.seed]),
+                    "at_equal_s": float(run.best_s[made - 1]) if made else np.inf,
                     "run_s": run.total_s,
                     "exploration_share": run.exploration_share,
                     "failed": run.failed,
                 }
                 rows.append(row)
     return rows
-
-
-def _best_at(run: LiveRun, elapsed_s: float) -> float:
-    made = np.searchsorted(run.elapsed_s, elapsed_s, side="right")
-    return float(run.best_s[made - 1]) if made else np.inf
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:

@@ -301,7 +301,6 @@ class LiveCell(Place):
 
 
 def _place(run: LiveRun) -> tuple[int, str, str, int, int]:
-    """Sort key of a run in the tables."""
     methods = [*PARTS[run.part], *BESIDE.get(run.part, [])]
     place = methods.index(run.method)
     return list(PARTS).index(run.part), run.target, run.workload, place, run.seed
@@ -387,7 +386,9 @@ class LiveComparison(Comparison):
         who, words = cell.contender, [f"platform={cell.target}"]
         kind, trials = who.kind, cell.trials
         if cell.part in OF_NETWORKS:
-            kind, trials = f"network {kind}", trials * self._tasks()
+            listed = load_metrics(self._listing().leaves.parent) or {}
+            tasks = int(listed.get("num_tuned", NETWORK_TASKS))
+            kind, trials = f"network {kind}", trials * tasks
             given = who.words if who.of_network is None else who.of_network
             words += [f"network={cell.workload}", *given, *OF_NETWORK]
         else:
@@ -428,10 +429,6 @@ class LiveComparison(Comparison):
         words += ["list=true", "layout=NCHW"]
         return self.tuned(f"{self.options.network}-tasks", words, kind="list", resumes=False)
 
-    def _tasks(self) -> int:
-        listed = load_metrics(self._listing().leaves.parent) or {}
-        return int(listed.get("num_tuned", NETWORK_TASKS))
-
     def finished(self) -> list[LiveRun]:
         """All finished cells; a cell in which nothing ran is reported and left out."""
         found = []
@@ -454,7 +451,6 @@ class LiveComparison(Comparison):
 
 
 def _check(options: Options) -> None:
-    """Raise PrunerError for unknown or repeated names, and numbers below 1."""
     for what, number in (("trials", options.trials), ("seeds", options.seeds)):
         if number < 1:
             raise PrunerError(f"{what}={number}: at least 1")

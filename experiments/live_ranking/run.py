@@ -36,7 +36,7 @@ from pruner.cli.shared.runs import rename_options
 from pruner.cli.shared.script import run_script
 from pruner.cli.tuning.read_options import tune_options
 from pruner.data.tasks import TaskKey
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.features.batch import ProgramFeatures
 from pruner.files import write_table
 from pruner.models.judging.judge import expected_ratio
@@ -294,9 +294,7 @@ def test_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def run(options: Options) -> Mapping[str, Any]:
     """Follow all runs; the object of the last line."""
-    unknown = [way for way in options.ways if way not in WAYS]
-    if unknown:
-        raise PrunerError(f"ways={unknown}: known are {', '.join(WAYS)}")
+    check_chosen("ways", options.ways, WAYS)
     torch.set_num_threads(1)  # as the runs learned; several processes need it
     jobs, rows = [], []
     for workload in options.operators:

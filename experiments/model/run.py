@@ -64,7 +64,7 @@ from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import load_dataset
 from pruner.cli.shared.script import Data, run_script
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import merged_table, read_table, write_json, write_table
 from pruner.models.programs.program_table import ProgramTable
 from pruner.models.training.recipe import Recipe
@@ -108,9 +108,7 @@ def changes_of(options: Options, joined: Sequence[str] | None = None) -> dict[st
     known = dict(EVERY)
     if joined:
         known[JOINED] = together({name: EVERY[name] for name in joined})
-    unknown = sorted({*options.models, *options.baselines} - known.keys())
-    if unknown:
-        raise PrunerError(f"models: {', '.join(unknown)} unknown; known: {', '.join(EVERY)}")
+    check_chosen("models", [*options.models, *options.baselines], known)
     return known
 
 
@@ -186,8 +184,8 @@ def run_single(options: Options, settings: Sequence[Setting]) -> list[str]:
     return [one.model for one in found if one.helps and one.model in CANDIDATES]
 
 
-def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, list[str]]:
-    """Join helpful changes, fit the joined model, choose; return it and its changes."""
+def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, list[str], Ablation]:
+    """Join helpful changes, fit the joined model, choose; return it, its changes, and all cells."""
     helpful = _compatible(run_single(options, settings))
     joined = together({name: EVERY[name] for name in helpful})
     is_new = helpful and not any(joined.same_as(EVERY[name]) for name in helpful)
@@ -206,7 +204,7 @@ def run_together(options: Options, settings: Sequence[Setting]) -> tuple[str, li
         out = Path(options.out)
         table = [one.row for one in helping(rows, [*options.models, JOINED], BASIS)]
         write_table(out / "gains.csv", table, ".6f")
-    return best(rows, names, BASIS), helpful
+    return best(rows, names, BASIS), helpful, ablation
 
 
 def _compatible(names: Sequence[str]) -> list[str]:
@@ -224,7 +222,7 @@ def _compatible(names: Sequence[str]) -> list[str]:
 
 def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
     """Judge the choice, PaCM and baselines on test tasks, once: results.csv."""
-    model, helpful = run_together(options, settings)
+    model, helpful, ablation = run_together(options, settings)
     out = Path(options.out)
     chosen = {"model": model, "of": helpful if model == JOINED else [model]}
     path = out / "choice.json"
@@ -235,8 +233,6 @@ def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
                 f"{path}: the test was told of {before}, the choice is {chosen} now; test tasks "
                 "are looked at once: give another out= and work=, and say so"
             )
-    changes = changes_of(options, helpful if model == JOINED else None)
-    ablation = ablation_of(options, changes)
     models = list(dict.fromkeys((model, BASIS, *options.baselines)))
     cells = AblationCell.product(settings, models, options.seeds)
     ablation.fit(cells)
@@ -250,9 +246,7 @@ def run_test(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
 
 def run_diagnosis(options: Options, settings: Sequence[Setting]) -> None:
     """Write diagnosis.csv and diagnosis.md, of validation tasks."""
-    model, helpful = run_together(options, settings)
-    changes = changes_of(options, helpful if model == JOINED else None)
-    ablation = ablation_of(options, changes)
+    model, _, ablation = run_together(options, settings)
     shown = list(dict.fromkeys((BASIS, model, *options.baselines)))
     alone = [setting for setting in settings if len(setting.platforms) == 1]
     cells = AblationCell.product(alone, shown, options.seeds)
@@ -287,21 +281,16 @@ def clean_of(options: Options, settings: Sequence[Setting]) -> Clean:
         read=tasks_reader(RecordRoot(Path(options.data.root)), ON_STDERR),
         num_programs=options.calibrate,
     )
+    is_usual = options.epochs == EPOCHS
     return Clean(
         ablation=replace(ablation_of(options, changes_of(options)), nested=nested),
         settings=alone,
         seeds=options.seeds,
         readers=readers,
         rivals=[BASIS, *options.baselines],
-        earlier=_earlier(options),
+        # with another number of epochs its rows are of other models
+        earlier=read_table(Path(options.earlier)) if options.earlier and is_usual else [],
     )
-
-
-def _earlier(options: Options) -> list[dict[str, str]]:
-    """Rows of the earlier table; none where the number of epochs is another."""
-    if not options.earlier or options.epochs != EPOCHS:
-        return []
-    return read_table(Path(options.earlier))
 
 
 def run_clean(options: Options, settings: Sequence[Setting]) -> None:
@@ -342,8 +331,7 @@ def show_plan(options: Options, settings: Sequence[Setting]) -> dict[str, Any]:
 
 def run(options: Options) -> dict[str, Any]:
     """Run a stage; its summary."""
-    if options.stage not in STAGES:
-        raise PrunerError(f"stage={options.stage} is unknown; known: {', '.join(STAGES)}")
+    check_chosen("stage", [options.stage], STAGES)
     check_seeds(options.seeds)
     torch.set_num_threads(1)  # fits are compared by their seed, not by the cores of a machine
     settings = settings_of(options.platforms, options.split)
@@ -355,7 +343,7 @@ def run(options: Options) -> dict[str, Any]:
     if options.stage == "single":
         result["helps"] = run_single(options, settings)
     elif options.stage == "together":
-        result["model"], result["of"] = run_together(options, settings)
+        result["model"], result["of"], _ = run_together(options, settings)
     if options.stage in ("test", "all"):
         result |= run_test(options, settings)
     if options.stage in ("diagnosis", "all"):

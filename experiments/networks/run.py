@@ -134,8 +134,8 @@ class Campaign(Comparison):
         for network in self.options.long:
             seconds, folder = self.options.long_seconds, self.long_folder(network)
             budget = [f"budget.seconds={seconds}", "budget.trials=100000"]
-            words = [*POLICIES[OURS], *budget]
-            tuned = self._tune(network, folder, 0, words, kind="long", size=seconds)
+            words = self._words(network, 0, *POLICIES[OURS], *budget)
+            tuned = self.tuned(folder.name, words, kind="long", size=seconds)
             built_long = self.build(tuned)
             yield from (tuned, built_long, self._beside(folder, [], (built_long,)))
         for network in self.options.drafts:
@@ -151,31 +151,18 @@ class Campaign(Comparison):
         built: dict[str, Step] = {}
         for policy in POLICIES:
             folder, trials = self.folder(network, policy, seed), self.trials(network)
-            words = [*POLICIES[policy], f"budget.trials={trials}"]
-            if policy == RIVAL:
-                words.append(f"layout={self.options.rival_layout}")
-            tuned = self._tune(
-                network, folder, seed, words, kind=policy, size=trials, needs=(listing,)
-            )
+            layout = [f"layout={self.options.rival_layout}"] if policy == RIVAL else []
+            budget = f"budget.trials={trials}"
+            words = self._words(network, seed, *POLICIES[policy], budget, *layout)
+            tuned = self.tuned(folder.name, words, kind=policy, size=trials, needs=(listing,))
             yield tuned
             built[policy] = self.build(tuned)
             yield built[policy]
         yield self._prefixes(network, seed, (draft, built[OURS], built[RIVAL]))
         return tuple(built.values())
 
-    def _tune(
-        self,
-        network: str,
-        folder: Path,
-        seed: int,
-        words: list[str],
-        *,
-        kind: str,
-        size: float,
-        needs: tuple[Step, ...] = (),
-    ) -> Step:
-        new = [f"network={network}", *words, *SETTINGS, f"seed={seed}", *self.options.more]
-        return self.tuned(folder.name, new, kind=kind, size=size, needs=needs)
+    def _words(self, network: str, seed: int, *words: str) -> list[str]:
+        return [f"network={network}", *words, *SETTINGS, f"seed={seed}", *self.options.more]
 
     def _listing(self, network: str) -> Step:
         words = [f"network={network}", "list=true"]

@@ -30,10 +30,10 @@ from experiments.common.contest import (
     run_contest,
 )
 from pruner.cli.shared.progress import ON_STDERR
-from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
+from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskKey
-from pruner.errors import PrunerError
+from pruner.errors import check_chosen
 from pruner.files import load_metrics, merged_table, save_metrics, write_table
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import adam, gentle_fit, released_fine_tuning
@@ -117,8 +117,7 @@ class Way:
 
 def ways(recipe: str) -> Mapping[str, Way]:
     """Everything that is compared; raises PrunerError for an unknown recipe."""
-    if recipe not in ("ours", "paper"):
-        raise PrunerError(f"recipe={recipe} is unknown; known: ours, paper")
+    check_chosen("recipe", [recipe], ("ours", "paper"))
     base = Recipe() if recipe == "ours" else Recipe(**PUBLISHED)
     tlp = replace(base, model=TLP, **SLOW) if recipe == "ours" else replace(base, model=TLP)
     attention = replace(base, model=HardwareAttention)

@@ -25,8 +25,8 @@ import numpy as np
 from experiments.common.comparison import Tunings, places
 from experiments.tune.run import cell_name
 from pruner.cli.shared.output import say
-from pruner.cli.shared.script import check_chosen, keep_tables, run_script
-from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.cli.shared.script import keep_tables, run_script
+from pruner.errors import PrunerError, UnsupportedProgram, check_chosen
 from pruner.files import JsonLines, complete_lines, json_of, load_metrics, write_table
 from pruner.program.device import load_device
 from pruner.search.space import Candidate
@@ -168,11 +168,12 @@ class Programs:
             outcomes = self._measurer.results(built, lambda *_: True, check)
             for n, one in left:
                 outcome = Outcome(error="refused") if one is None else next(outcomes)[1]
-                self._note(Tried(
+                self.tried.append(Tried(
                     source=source, task=workload.name, space=space, number=n,
                     operator=workload.operator or "fused", result=outcome.error or RIGHT,
                     message=outcome.message[-200:], build_s=round(outcome.build_s, 2),
                 ))  # fmt: skip
+                self._lines.append(asdict(self.tried[-1]))
 
     def _reference(self, workload: Workload) -> Path:
         path, module = self._work / "reference.npz", workload.module
@@ -180,10 +181,6 @@ class Programs:
         if reason is not None:
             raise PrunerError(f"{workload.name}: no reference ({reason})")
         return path
-
-    def _note(self, one: Tried) -> None:
-        self.tried.append(one)
-        self._lines.append(asdict(one))
 
 
 def run_programs(options: Options) -> dict[str, Any]:
@@ -265,8 +262,7 @@ def run_search(options: Options) -> dict[str, Any]:
 def run(options: Options) -> dict[str, Any]:
     """Run a part; raises PrunerError for an unknown part, or without OpenCL."""
     parts = {"programs": run_programs, "search": run_search}
-    if options.part not in parts:
-        raise PrunerError(f"part={options.part}: choose programs or search")
+    check_chosen("part", [options.part], parts)
     return parts[options.part](options)
 
 

@@ -30,8 +30,8 @@ from matplotlib.figure import Figure
 from experiments.pareto.volume import hypervolume
 from pruner.arrays import Floats
 from pruner.cli.shared.output import as_table, say
-from pruner.cli.shared.script import check_chosen, run_script
-from pruner.errors import PrunerError
+from pruner.cli.shared.script import run_script
+from pruner.errors import check_chosen
 from pruner.files import merged_table, write_table
 from pruner.search.objectives import Objective, check_pymoo, non_dominated
 from pruner.search.policy import RandomDraws
@@ -213,8 +213,7 @@ def run(options: Options) -> dict[str, Any]:
     """Run the missing cells of a part, then write its tables and its plot."""
     check_pymoo()
     part = options.part
-    if part not in PARTS:
-        raise PrunerError(f"part={part}: unknown; known: {', '.join(PARTS)}")
+    check_chosen("part", [part], PARTS)
     runs, out = Path(options.runs) / part, Path(options.out)
     trials = TRIALS[part] if options.trials is None else options.trials
     methods = PARTS[part] if options.methods is None else options.methods

@@ -21,9 +21,9 @@ from jaxtyping import Float
 from experiments.common.contest import Ground, budget_of, run_contest
 from experiments.rounds.run import contestants
 from pruner.arrays import Floats
-from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
+from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.data.root import RecordRoot
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import merged_table, write_table
 from pruner.models.judging.judge import expected_ratio
 from pruner.models.judging.metrics import ScoredTask, ranking
@@ -178,7 +178,6 @@ def _select(rows: Sequence[Row], until: str, method: str) -> list[Row]:
 
 
 def _by_task(rows: Sequence[Row], column: str) -> dict[str, float]:
-    """Means over seeds of the tasks that have the column."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if row.get(column) not in (None, ""):

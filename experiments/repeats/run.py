@@ -329,17 +329,13 @@ class LiveRuns(Comparison):
         options = self.options
         for seed, operator in product(options.seeds, options.operators):
             for way in (ALL, FEWER) if seed % 2 == 0 else (FEWER, ALL):
+                rule = [f"measure.stop_above={options.factor:g}", f"measure.finalists={FINALISTS}"]
                 yield self.tuned(
                     cell(options, operator, way, seed),
-                    [*OPERATORS[operator], *SETTINGS, *self._words(way),
+                    [*OPERATORS[operator], *SETTINGS, *(rule if way == FEWER else ()),
                      f"budget.trials={options.trials}", f"seed={seed}"],
                     kind="run",
                 )  # fmt: skip
-
-    def _words(self, way: str) -> list[str]:
-        if way == ALL:
-            return []
-        return [f"measure.stop_above={self.options.factor:g}", f"measure.finalists={FINALISTS}"]
 
     def races(self) -> Iterator[Job]:
         """A job a pair of finished runs: both best programs in turns."""

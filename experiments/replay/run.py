@@ -170,7 +170,6 @@ def summarise(results: Path) -> dict:
 
 
 def _shared(rows: list[dict], column: str, policies: list[str]) -> list[dict]:
-    """Rows whose value of the column occurs with every policy."""
     of = [{row[column] for row in rows if row["policy"] == name} for name in policies]
     return [row for row in rows if row[column] in set.intersection(*of)]
 

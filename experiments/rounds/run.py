@@ -27,8 +27,9 @@ from experiments.common.contest import (
     run_contest,
 )
 from pruner.cli.shared.output import say
-from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
+from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.data.root import RecordRoot
+from pruner.errors import check_chosen
 from pruner.files import merged_table, write_table
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.adaptation.fitting import official_fit

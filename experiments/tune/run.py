@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.common.comparison import Tunings, places
-from pruner.cli.shared.script import check_chosen, run_script
-from pruner.errors import DataError
+from pruner.cli.shared.script import run_script
+from pruner.errors import DataError, check_chosen
 from pruner.files import METRICS_FILE, load_metrics, write_table
 from pruner.study.grid import finished
 from pruner.study.tuning_plots import exploration_share

@@ -18,9 +18,10 @@ import torch
 
 from pruner.cli.shared.output import say
 from pruner.cli.shared.progress import track
-from pruner.cli.shared.script import Data, check_chosen, keep_tables, run_script
+from pruner.cli.shared.script import Data, keep_tables, run_script
 from pruner.data.root import RecordRoot
 from pruner.data.splits import TaskSplit, make_split
+from pruner.errors import check_chosen
 from pruner.files import merged_table, read_table, write_table
 from pruner.models.judging.judge import judge
 from pruner.models.networks.hardware_attention import HardwareAttention

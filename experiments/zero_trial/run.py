@@ -213,9 +213,11 @@ class NetworkRuns(Comparison):
                 task: float(row["weight"])
                 for task, row in (load_metrics(folders[TUNED]) or {})["tasks"].items()
             }
+            lines = (folders[TUNED] / "config.yaml").read_text(encoding="utf-8").splitlines()
+            device = (line.split(": ")[1] for line in lines if line.startswith("  name: cpu-"))
             drafted_s, random_s = (network_best(runs, weights) for runs in (drafted, rand))
             yield from rows_of(
-                "network tasks", self._device(folders[TUNED]), network, seed,
+                "network tasks", next(device, "cpu"), network, seed,
                 drafted_s=drafted_s, random_s=random_s,
                 tuned_s=sum(
                     weight * min(trial.latency_s for trial in tuned[task])
@@ -223,12 +225,6 @@ class NetworkRuns(Comparison):
                 ),
                 trials=sum(map(len, tuned.values())),
             )  # fmt: skip
-
-    def _device(self, folder: Path) -> str:
-        for line in (folder / "config.yaml").read_text(encoding="utf-8").splitlines():
-            if line.startswith("  name: cpu-"):
-                return line.split(": ")[1]
-        return "cpu"
 
 
 TUNED, DRAFT_ALONE, AT_RANDOM = "tuned", "drafted", "random"

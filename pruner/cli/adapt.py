@@ -17,7 +17,7 @@ from pruner.cli.shared.records import record_root
 from pruner.cli.shared.runs import continued, epochs_before, open_run
 from pruner.cli.shared.start import check_contradicted
 from pruner.data.splits import TaskSplit
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import load_metrics, read_table, save_metrics
 from pruner.models.adaptation.base import Adaptation, Setting
 from pruner.models.analyzer.analyzer import Analyzer, load_analyzer
@@ -43,8 +43,13 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     _check(config, known)
     if config.num_threads:
         torch.set_num_threads(config.num_threads)
-    if earlier is not None:
-        _check_epochs(earlier, config)
+    if earlier is not None and load_metrics(earlier / "source") is not None:
+        epochs = epochs_before(earlier)
+        if config.trainer.max_epochs != epochs:
+            raise PrunerError(
+                f"resume={earlier}: the source model is trained, with trainer.max_epochs={epochs}; "
+                "leave trainer.max_epochs= out, or start a new run"
+            )
     folder = open_run(config, "adapt", f"{config.source}-{config.target}", earlier)
     cells, seeds = Cells(folder=folder), list(config.seeds)
     names = dict.fromkeys([*names_of(config, known), *cells.finished(known, seeds)])
@@ -76,16 +81,6 @@ def adapt(config: DictConfig) -> dict[str, Any]:
     return result
 
 
-def _check_epochs(folder: Path, config: DictConfig) -> None:
-    """Refuse another number of epochs for a source model that is trained already."""
-    epochs = epochs_before(folder)
-    if load_metrics(folder / "source") is not None and config.trainer.max_epochs != epochs:
-        raise PrunerError(
-            f"resume={folder}: the source model is trained, with trainer.max_epochs={epochs}; "
-            "leave trainer.max_epochs= out, or start a new run"
-        )
-
-
 def known_methods(variants: Methods) -> Methods:
     """Read conf/adaptation; add variants, other arguments for the method `of`."""
     folder = conf_folder() / "adaptation"
@@ -95,8 +90,7 @@ def known_methods(variants: Methods) -> Methods:
             raise PrunerError(f"variants.{name}={given}: give {{of: METHOD, ARGUMENT: VALUE}}")
         changes = dict(given)
         base = changes.pop("of", None)
-        if base not in known:
-            raise PrunerError(f"variants.{name}: of={base} is unknown; known: {', '.join(known)}")
+        check_chosen(f"variants.{name}: of", [base], known)
         if name in known:
             raise PrunerError(f"variants.{name}: conf/adaptation has a method of that name")
         known[name] = {**known[base], **changes}
@@ -167,7 +161,6 @@ def _run_cells(
 
 
 def _draft(config: DictConfig) -> Analyzer:
-    """Load the analyzer that drafts on the target."""
     return load_analyzer(conf_folder(), config.target, form=config.draft.form)
 
 

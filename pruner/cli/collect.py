@@ -16,7 +16,7 @@ from pruner.cli.shared.output import print_result, say
 from pruner.cli.tuning.interrupts import Interrupts
 from pruner.cli.tuning.platform import address_of, check_device, network_format
 from pruner.data.networks import FOLDER as NETWORKS
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import hold
 from pruner.paths import conf_folder
 from pruner.program.device import Device, load_device
@@ -118,7 +118,6 @@ def plan_of(config: DictConfig) -> PoolPlan:
 
 
 def _devices(config: DictConfig) -> list[Device]:
-    """List the devices of ``platform=`` that this machine can run."""
     names = several(config.platform)
     on_this_machine = config.runner.kind != "rpc"
     if ALL in names:
@@ -157,9 +156,7 @@ def _workloads(config: DictConfig, platform: Platform, out: Path) -> list[Worklo
         else _network(config, platform, out)
     )
     wanted = several(config.tasks)
-    if unknown := sorted(set(wanted) - {workload.name for workload in found}):
-        known = ", ".join(workload.name for workload in found)
-        raise PrunerError(f"tasks={unknown[0]} is unknown; known: {known}")
+    check_chosen("tasks", wanted, [workload.name for workload in found])
     return [workload for workload in found if not wanted or workload.name in wanted]
 
 

@@ -61,7 +61,6 @@ def _metrics(folder: Path) -> dict[str, Any]:
 
 
 def _rows(what: str, names: list[str], found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Make a row for every key of any run; runs are columns."""
     keys = dict.fromkeys(key for values in found for key in values)
     columns = list(zip(names, found, strict=True))
     return [{what: key, **{name: values.get(key) for name, values in columns}} for key in keys]

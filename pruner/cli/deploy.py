@@ -102,7 +102,6 @@ def _operators(config: DictConfig, folder: Path, run_config: DictConfig) -> dict
 def _check_baselines(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> None:
-    """Refuse unfair or impossible comparisons before anything is compiled."""
     others = [Path(other) for other in several(config.compare)]
     check_names(several(config.baselines), FOR_KERNELS)
     _check_energy(config, timed=bool(config.baselines or others))
@@ -129,7 +128,6 @@ def _check_baselines(
 def _compared_kernels(
     config: DictConfig, folder: Path, platform: Platform, workloads: Sequence[Workload]
 ) -> dict[str, Any]:
-    """Time kernels beside torch and other runs on request."""
     names, others = several(config.baselines), [Path(other) for other in several(config.compare)]
     if not (names or others):
         return {}
@@ -150,7 +148,6 @@ def _compared_kernels(
 
 
 def _check_energy(config: DictConfig, *, timed: bool) -> None:
-    """Refuse seconds out of range, or without a comparison that counts energy."""
     seconds = config.energy
     if not 0 <= seconds <= _LONGEST_TURN_S:
         raise PrunerError(f"energy={seconds}: seconds of a turn, 0 to {_LONGEST_TURN_S:g}")
@@ -161,7 +158,6 @@ def _check_energy(config: DictConfig, *, timed: bool) -> None:
 def _energy(
     config: DictConfig, platform: Platform, settings: BenchmarkSettings
 ) -> tuple[BenchmarkSettings, EnergyMeter | None]:
-    """Choose the settings and meter for ``energy=``; report a missing meter."""
     seconds = config.energy
     meter = energy_meter(platform.device) if seconds else None
     if seconds and meter is None:

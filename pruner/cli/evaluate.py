@@ -18,7 +18,7 @@ from pruner.cli.shared.records import kind_of, load_dataset, record_root, requir
 from pruner.cli.shared.runs import open_run
 from pruner.data.networks import RecordedNetwork, chosen_networks, networks_of
 from pruner.data.root import RecordRoot
-from pruner.errors import DataError, PrunerError
+from pruner.errors import DataError, PrunerError, check_chosen
 from pruner.files import save_metrics, write_table
 from pruner.models.analyzer.choice import AnalyzerChoice
 from pruner.models.checkpoint.checkpoint import CheckpointInfo
@@ -149,7 +149,6 @@ def _symbolic(
 
 
 def _device(config: DictConfig, platform: str) -> Device:
-    """Load the device of ``platform=``, or of the record folder's name."""
     if config.get("platform"):
         return device_from_mapping(plain(config.platform), origin="platform")
     return load_device(conf_folder() / "platform" / f"{platform}.yaml")
@@ -161,8 +160,7 @@ def _rate(num: int, start: float) -> int:
 
 def _judge(config: DictConfig) -> Judge:
     model = config.get("model")
-    if config.tasks not in ("unseen", "all"):
-        raise PrunerError(f"tasks={config.tasks} is unknown; known: unseen, all")
+    check_chosen("tasks", [config.tasks], ("unseen", "all"))
     if (config.checkpoint is None) == (model is None):
         raise PrunerError(
             "give either checkpoint=FILE (of train.py) or model=symbolic or model=random"

@@ -32,7 +32,6 @@ from pruner.data.root import TaskFile
 from pruner.data.tasks import TaskRecords, read_tasks
 from pruner.errors import DataError, PrunerError, UnsupportedProgram
 from pruner.features.batch import ProgramFeatures, padded
-from pruner.features.dataflow import DataflowKind
 from pruner.files import digest_of
 from pruner.models.programs.cache import basis_of
 from pruner.processes import in_workers
@@ -43,7 +42,6 @@ from pruner.program.replay import Definitions, definitions_of
 class FileReport:
     """The result for a record file; `reused`: an earlier run wrote it."""
 
-    path: Path
     programs: int
     failures: Counter[str] = field(default_factory=Counter)
     quarantined: Counter[str] = field(default_factory=Counter)
@@ -55,15 +53,9 @@ class Plan:
     """The settings of all files of a run; picklable."""
 
     out: Path
-    dataflow: DataflowKind
-    psa: bool
+    spec: features.FeatureSpec
     basis: Mapping[str, str]  # see `basis_of`
     data_root: Path | None = None  # may hold TenSet's task files
-
-    @property
-    def spec(self) -> features.FeatureSpec:
-        """The features to compute."""
-        return features.FeatureSpec(dataflow=self.dataflow, psa=self.psa)
 
     def target(self, file: TaskFile) -> Path:
         """Return the path for the features of a record file."""
@@ -73,8 +65,8 @@ class Plan:
         """Identify the content of a target by settings, source, code and definitions."""
         return {
             **self.basis,
-            "dataflow": self.dataflow,
-            "psa": self.psa,
+            "dataflow": self.spec.dataflow,
+            "psa": self.spec.psa,
             "source": file.path.name,
             "source_sha256": _digest(file.path),
         }
@@ -105,7 +97,6 @@ def featurize_file(file: TaskFile, plan: Plan) -> FileReport:
     target.parent.mkdir(parents=True, exist_ok=True)
     write_arrays(target, **arrays)
     return FileReport(
-        path=target,
         programs=len(arrays["index"]),
         failures=failures,
         quarantined=quarantine.counts,
@@ -124,7 +115,6 @@ def _earlier(target: Path, about: dict[str, Any]) -> FileReport | None:
     if any(stored_about.get(name) != value for name, value in about.items()):
         return None
     return FileReport(
-        path=target,
         programs=programs,
         failures=Counter(stored_about["failures"]),
         quarantined=Counter(stored_about["quarantined"]),
@@ -168,7 +158,6 @@ def _nothing(line: np.ndarray, plan: Plan) -> _Rows:
 
 
 def _joined(parts: Sequence[_Rows], plan: Plan) -> dict[str, np.ndarray]:
-    """Join all tasks of a file, padded to equal width, by line."""
     parts = parts or [_nothing(np.zeros(0, np.int64), plan)]
     lines = np.concatenate([line for line, _, _ in parts])
     order = np.argsort(lines, kind="stable")
@@ -188,7 +177,7 @@ def _joined(parts: Sequence[_Rows], plan: Plan) -> dict[str, np.ndarray]:
         "dataflow": column(lambda f: f.dataflow),
         "valid": column(lambda f: f.valid),
     }
-    return arrays | ({"psa": column(symbols)} if plan.psa else {})
+    return arrays | ({"psa": column(symbols)} if plan.spec.psa else {})
 
 
 def reports(files: Sequence[TaskFile], plan: Plan, num_workers: int) -> Iterator[FileReport]:
@@ -215,8 +204,7 @@ def featurize(config: DictConfig) -> dict[str, Any]:
     chosen = plain(config.features)
     plan = Plan(
         out=Path(config.out),
-        dataflow=chosen["dataflow"],
-        psa=bool(chosen["psa"]),
+        spec=features.FeatureSpec(dataflow=chosen["dataflow"], psa=bool(chosen["psa"])),
         basis=basis_of(root.path),
         data_root=root.path,
     )

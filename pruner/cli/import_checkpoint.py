@@ -10,7 +10,7 @@ from pruner import features
 from pruner.cli.shared.options import plain
 from pruner.cli.shared.output import say
 from pruner.cli.shared.runs import open_run
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import save_metrics
 from pruner.models.checkpoint.checkpoint import BEST, CheckpointInfo, git_commit, save_checkpoint
 from pruner.models.checkpoint.official import NUM_DATAFLOW_ROWS, official_ranker, read_official
@@ -23,10 +23,7 @@ def import_checkpoint(config: DictConfig) -> dict[str, Any]:
     if config.file is None:
         raise PrunerError("no file given; use: pruner import_checkpoint FILE (.pkl or .npz)")
     source = Path(str(config.file))
-    if config.norm_statistics not in ("batch", "running"):
-        raise PrunerError(
-            f"norm_statistics={config.norm_statistics} is unknown; known: batch, running"
-        )
+    check_chosen("norm_statistics", [config.norm_statistics], ("batch", "running"))
     weights = read_official(source)
     ranker = official_ranker(weights, config.norm_statistics)
     given = {"num_dataflow_rows": NUM_DATAFLOW_ROWS, "norm_statistics": config.norm_statistics}

@@ -49,7 +49,7 @@ def import_logs(config: DictConfig) -> dict[str, Any]:
                 quarantine,
                 read_task=TaskReader(),
                 compression=config.compress,
-                progress=lambda done, total, _: count(done, total),
+                progress=count,
             )
     if len(result.devices) > 1:
         most = result.devices.most_common(3)

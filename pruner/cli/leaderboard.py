@@ -4,6 +4,7 @@ import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pruner.cli.shared.progress import ON_STDERR
 from pruner.cli.shared.records import record_root
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import TaskRecords
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.files import load_metrics, write_text
 from pruner.models.analyzer.analyzer import Analyzer
 from pruner.models.analyzer.choice import AnalyzerChoice
@@ -31,7 +32,6 @@ from pruner.study.adaptation.context import seen_workloads
 from pruner.study.leaderboard import (
     RANKED_BY,
     SUBMISSION_FILE,
-    Row,
     ScoreTask,
     Submission,
     Track,
@@ -66,8 +66,7 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
         raise PrunerError("check=true compares the page with all entries; leave entry= out")
     folder = Path(config.folder)
     tracks = load_tracks(folder / BENCHMARK)
-    if config.track not in tracks:
-        raise PrunerError(f"track={config.track} is unknown; known: {', '.join(tracks)}")
+    check_chosen("track", [config.track], tracks)
     track, root = tracks[config.track], record_root(config.data)
     say(f"reading the test programs of {track.name} ...")
     tasks = checked_programs(root, track)
@@ -77,23 +76,16 @@ def leaderboard(config: DictConfig) -> dict[str, Any]:
     entry = Path(config.entry)
     if scored:
         _fill(config, entry, track, tasks, root)
-    row = judged(entry, track, tasks)
-    rows = _others(folder / ENTRIES, entry, track, tasks)
-    rank = 1 + sum(other[RANKED_BY] > row[RANKED_BY] for other in rows)
-    say(as_markdown([row], rank))
-    return {**row, "track": track.name, "rank": rank, "of": len(rows) + 1, "folder": str(entry)}
-
-
-def _others(entries: Path, entry: Path, track: Track, tasks: Sequence[TaskRecords]) -> list[Row]:
-    """Judge the entries but `entry`; a broken entry is reported and left out."""
-    rows = [chance(tasks)]
-    for other in submissions(entries, track):
+    row, rows = judged(entry, track, tasks), [chance(tasks)]
+    for other in submissions(folder / ENTRIES, track):
         if other.resolve() != entry.resolve():
             try:
                 rows.append(judged(other, track, tasks))
             except PrunerError as error:
                 say(f"left out of the ranking: {error}")
-    return rows
+    rank = 1 + sum(other[RANKED_BY] > row[RANKED_BY] for other in rows)
+    say(as_markdown([row], rank))
+    return {**row, "track": track.name, "rank": rank, "of": len(rows) + 1, "folder": str(entry)}
 
 
 def _ranked(
@@ -124,7 +116,6 @@ def _fill(
     tasks: Sequence[TaskRecords],
     root: RecordRoot,
 ) -> None:
-    """Score the test programs with a model, and fill in its form."""
     index = definitions_of(root.path)
     if config.checkpoint is not None:
         info, score, known = _learned(config, index)
@@ -192,15 +183,15 @@ def _unlearned(config: DictConfig, index: Definitions | None) -> tuple[ScoreTask
     choice = build(config.get("model"))
     if not isinstance(choice, AnalyzerChoice):
         raise PrunerError("model=symbolic enters without a checkpoint; others: give checkpoint=RUN")
-    analyzers: dict[str, Analyzer] = {}
+
+    @cache
+    def analyzer(platform: str) -> Analyzer:
+        device = load_device(conf_folder() / "platform" / f"{platform}.yaml")
+        return choice.scorer(conf_folder(), device)
 
     def score(records: TaskRecords) -> np.ndarray:
-        platform = records.key.platform
-        if platform not in analyzers:
-            device = load_device(conf_folder() / "platform" / f"{platform}.yaml")
-            analyzers[platform] = choice.scorer(conf_folder(), device)
         dag = find_definition(records.workload_key, records.fused, records.steps, index)
-        found = analyzers[platform].score_steps(dag, records.steps)
+        found = analyzer(records.key.platform).score_steps(dag, records.steps)
         return np.where(np.isfinite(found), found, np.nan)
 
     return score, {

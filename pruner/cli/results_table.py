@@ -103,7 +103,6 @@ def results_table(config: DictConfig) -> dict[str, Any]:
 
 
 def _kept_rows(config: DictConfig) -> list[Row]:
-    """Read the rows of the table in ``config.out``, if any."""
     if config.out is None:
         raise PrunerError("keep_rows=true: add out=, the folder of the table to continue")
     out = Path(config.out)
@@ -137,22 +136,31 @@ def _table(config: DictConfig, root: RecordRoot, folder: Path) -> ResultsTable:
     def split(keys: Sequence[TaskKey], seed: int) -> TaskSplit:
         return split_of(config.split, keys, root, seed if config.resplit else None)
 
+    def variant(cell: TableCell) -> Variant:
+        options = _options_of(config, cell)
+        recipe = recipe_of(options)
+        spec = ReadSpec(
+            dataflow=options.features.dataflow,
+            draft=build_network(recipe.model, seed=0).reads_draft,
+            failures=options.train_failures,
+        )
+        source = chosen_platforms(options.data, cell.platform, root), spec
+        watch = watching(options)
+        return Variant(recipe=recipe, source=source, config=plain(options), watching=watch)
+
+    # min_programs= of the trainings is also for rows without a training
+    least = [word for word in config.overrides if word.lstrip("+").startswith("min_programs=")]
+
     return ResultsTable(
         folder=folder,
-        variant=lambda cell: _variant(_options_of(config, cell), cell, root),
+        variant=variant,
         programs=programs,
         split=split,
-        min_programs=_min_programs(config),
+        min_programs=int(read_words("train", least).config.min_programs),
         checkpoints={name: Path(path) for name, path in config.checkpoints.items()},
         num_workers=config.num_workers or 1,
         log=say,
     )
-
-
-def _min_programs(config: DictConfig) -> int:
-    """Return min_programs= of the trainings, for rows without a training."""
-    words = [word for word in config.overrides if word.lstrip("+").startswith("min_programs=")]
-    return int(read_words("train", words).config.min_programs)
 
 
 def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
@@ -163,22 +171,9 @@ def _options_of(config: DictConfig, cell: TableCell) -> DictConfig:
     return options
 
 
-def _variant(options: DictConfig, cell: TableCell, root: RecordRoot) -> Variant:
-    recipe = recipe_of(options)
-    spec = ReadSpec(
-        dataflow=options.features.dataflow,
-        draft=build_network(recipe.model, seed=0).reads_draft,
-        failures=options.train_failures,
-    )
-    source = chosen_platforms(options.data, cell.platform, root), spec
-    config, watch = plain(options), watching(options)
-    return Variant(recipe=recipe, source=source, config=config, watching=watch)
-
-
 def _refuse_foreign_platforms(
     config: DictConfig, root: RecordRoot, cells: Sequence[TableCell]
 ) -> None:
-    """Refuse rows on platforms that their model does not learn from."""
     for cell in dict.fromkeys(replace(cell, seed=0, share=1.0) for cell in cells):
         if cell.model in NOT_FITTED:
             continue

@@ -120,7 +120,6 @@ def train(config: DictConfig) -> dict[str, Any]:
 
 
 def _num_workers(config: DictConfig) -> int:
-    """Return the number of processes for the fits."""
     number: int = config.get("num_workers") or 1  # runs of earlier versions have no such option
     if number == 1:
         return 1
@@ -231,7 +230,6 @@ def _reopen(folder: Path, config: DictConfig) -> None:
 
 
 def _epochs_of(path: Path) -> int:
-    """Return the epochs of a result; 0 for trees."""
     with as_written(path):
         return int((load_metrics(path.parent) or {}).get("epochs", 0))
 
@@ -252,7 +250,6 @@ def _log_to(folder: Path) -> Iterator[None]:
 
 
 def _teachers(config: DictConfig, root: RecordRoot) -> tuple[str, ...]:
-    """Choose all platforms with records, for a device without any."""
     platform, known = config.platform.name, ", ".join(root.platforms)
     if config.data.root is None:
         own = BUNDLED[config.platform.kind]
@@ -295,7 +292,6 @@ def _left_out(config: DictConfig, platforms: Sequence[str]) -> Sequence[str]:
 
 
 def _others(config: DictConfig, platforms: Sequence[str]) -> list[str]:
-    """List platforms of another kind than the device's."""
     own = (config.platform.kind, None)
     return [name for name in platforms if platform_kind(name) not in own]
 

@@ -108,7 +108,6 @@ def run(config: DictConfig, folder: Path | None) -> dict[str, Any]:
 
 
 def _refuse_idle(config: DictConfig, is_operator: bool) -> None:
-    """Refuse options that a new run would not read."""
     if (device := config.measure.device) is not None:
         check_device(device, [platform_of(config, plain(config.target))])
     if config.network is None:

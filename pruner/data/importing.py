@@ -20,12 +20,13 @@ from pruner.data.stream import read_lines
 from pruner.data.workload import fused_from_name, parse_workload
 from pruner.errors import DataError, UnsupportedProgram
 from pruner.files import files_below, held, write_atomic
+from pruner.progress import silent
 
 log = logging.getLogger(__name__)
 
 Compression = Literal["none", "gz"]
 Device = tuple[str, tuple[int, ...]]  # target as logged, hardware parameters
-OnFile = Callable[[int, int, int], None]  # files done, files in all, records so far
+OnFile = Callable[[int, int], None]  # files done, files in all
 # (workload key, steps, fused operators by the log's name) to the workload key and the operators
 ReadTask = Callable[[str, list[list[Any]], tuple[str, ...]], tuple[str, tuple[str, ...]]]
 _REFUSED = {"unknown-fusion": Reason.UNKNOWN_FUSION, "other-arguments": Reason.OTHER_ARGUMENTS}
@@ -63,7 +64,7 @@ def import_logs(
     *,
     read_task: ReadTask,
     compression: Compression = "none",
-    progress: OnFile | None = None,
+    progress: OnFile = silent,
 ) -> ImportResult:
     """Write every record under `logs` to ``out/measure_records/<platform>/<task>.json``.
 
@@ -165,12 +166,11 @@ def _copy(
     writer: "RecordWriter",
     quarantine: Quarantine,
     read_task: ReadTask,
-    progress: OnFile | None,
+    progress: OnFile,
 ) -> None:
     parser, refused = LineParser(), set[str]()
     for done, path in enumerate(files):
-        if progress:
-            progress(done, len(files), writer.records)
+        progress(done, len(files))
         for number, line, parsed in parse_lines(path, quarantine, parser):
             key = parsed.header.workload_key
             # the name of a log may be about another operator
@@ -192,8 +192,7 @@ def _copy(
                 header = replace(parsed.header, workload_key=known)
                 parsed, line = parsed._replace(header=header), json.dumps(raw).encode()
             writer.add(parsed, line, (str(path), number), fused)
-    if progress:
-        progress(len(files), len(files), writer.records)
+    progress(len(files), len(files))
 
 
 _Task = tuple[str, tuple[str, ...], Device]  # workload key, fused operators

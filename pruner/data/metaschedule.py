@@ -107,12 +107,10 @@ def find_databases(logs: Path) -> tuple[list[tuple[Path, Path]], int]:
 
 
 def _stem(path: Path) -> str:
-    """Return what the names of a pair have in common."""
     return re.sub(r"workloads?|(tuning_)?records?|\..*", "", path.name)
 
 
 def _kind(path: Path) -> str | None:
-    """Recognise a file of a database by its first line of JSON."""
     for _, line, _ in islice(read_lines(path, Quarantine()), _TRIES):
         with suppress(ValueError, RecursionError):
             match json.loads(line):
@@ -195,7 +193,6 @@ def _record(shared: dict[bytes, list[Any]], number: int, value: Any) -> StoredRe
 
 
 def _present(kind: str, inputs: list[Any], attributes: list[Any], outputs: list[Any]) -> list[Any]:
-    """Translate an instruction of an earlier release."""
     kind = _RENAMED.get(kind, kind)
     if kind in _CONSUMERS and len(inputs) == 1:
         inputs = [*inputs, []]

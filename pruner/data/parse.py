@@ -175,7 +175,6 @@ def _is_autotvm(line: bytes) -> bool:
 
 
 def _loads_with_nan(line: bytes) -> Any:
-    """Parse with the standard library, which reads NaN and Infinity."""
     try:
         raw = json.loads(line.decode("utf-8"))
         orjson.dumps(raw)  # refuses lone surrogates and 65-bit integers, as other readers do

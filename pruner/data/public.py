@@ -138,7 +138,6 @@ def record_file(out: Path, name: str) -> Path:
 
 
 def _count(path: Path, expected: str) -> int | None:
-    """Count the records of a file; None where there is none."""
     try:
         records = decompress(path.read_bytes())
         if sha256(records).hexdigest() == expected:

@@ -31,7 +31,7 @@ from jaxtyping import Bool, UInt64
 
 from pruner.data.frozen import BUNDLED, SIDES, SPLITS_FOLDER, FrozenSplit, Side
 from pruner.data.networks import RecordedNetwork, chosen_networks
-from pruner.data.tasks import TaskKey, TaskRecords
+from pruner.data.tasks import TaskKey
 from pruner.errors import DataError
 
 log = logging.getLogger(__name__)
@@ -144,23 +144,15 @@ def make_split(
     return split
 
 
-def check_no_leak(split: TaskSplit, records: Iterable[TaskRecords] = ()) -> None:
-    """Raise LeakError if the same work (or program) is on two sides."""
-    seen: dict[object, Side] = {}
-    if not split.by_rows:
-        for side in SIDES:
-            for key in split.side(side):
-                _claim(seen, key.identity, side, f"workload {key.identity}")
-    for task in records:
-        for side in SIDES:
-            for row in np.flatnonzero(split.rows(side, task.key, task.digest)):
-                program = (task.key.identity, int(task.digest[row]))
-                _claim(seen, program, side, f"program {task.file}:{task.line[row]}")
-
-
-def _claim(seen: dict[object, Side], what: object, side: Side, name: str) -> None:
-    if seen.setdefault(what, side) != side:
-        raise LeakError(f"{name} is on two sides of the split: {seen[what]} and {side}")
+def check_no_leak(split: TaskSplit) -> None:
+    """Raise LeakError if the same work is on two sides."""
+    seen: dict[str, Side] = {}
+    for side in SIDES if not split.by_rows else ():
+        for identity in (key.identity for key in split.side(side)):
+            if (first := seen.setdefault(identity, side)) != side:
+                raise LeakError(
+                    f"workload {identity} is on two sides of the split: {first} and {side}"
+                )
 
 
 def _sides_by_workload(name: str, seed: int, keys: Sequence[TaskKey], folder: Path) -> Sides:
@@ -185,7 +177,6 @@ def _sides_by_workload(name: str, seed: int, keys: Sequence[TaskKey], folder: Pa
 
 
 def _fill(sides: Sides, side: Side, candidates: Sequence[str], salt: str) -> None:
-    """Give an empty side the candidate with the smallest hash."""
     if side not in sides.values() and len(candidates) > 1:
         chosen = min(candidates, key=lambda identity: _uniform(identity, salt))
         log.info("split %s: %s moved to the empty %s side", salt, chosen, side)
@@ -298,13 +289,11 @@ def _hashed_side(identity: str, salt: str) -> Side:
 
 
 def _bounds(side: Side) -> tuple[float, float]:
-    """Return the part of [0, 1) that means `side`."""
     edge = TEST_SHARE + VALID_SHARE
     return {"test": (0.0, TEST_SHARE), "valid": (TEST_SHARE, edge), "train": (edge, 1.0)}[side]
 
 
 def _uniform(text: str, salt: str) -> float:
-    """Return a number in [0, 1) from `salt` and `text` only."""
     digest = sha256(f"{salt}\n{text}".encode()).digest()
     return (int.from_bytes(digest[:8], "big") >> 11) / 2**53
 

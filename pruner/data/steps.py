@@ -141,7 +141,6 @@ def _check_extent(position: int, step: list[Any], kind: str, value: Any) -> None
 
 
 def _check_decisions(steps: list[list[Any]]) -> None:
-    """Check that decisions of traces are possible extents, indices, locations."""
     for position, step in enumerate(steps):
         if step[0] == TRACE and step[2]:
             if len(step[2]) > limits.MAX_DECISIONS:

@@ -14,7 +14,7 @@ from typing import IO, Any
 import zstandard
 
 from pruner.data import limits
-from pruner.data.quarantine import Quarantine, Reason
+from pruner.data.quarantine import MalformedError, Quarantine, Reason
 
 CHUNK_BYTES = 1 << 16
 TAR = slice(257, 262)  # where a tar archive has its mark
@@ -91,13 +91,6 @@ _DECODERS: dict[bytes, type[_Member]] = {
 }
 
 
-class _DamagedStreamError(Exception):
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-
-
 def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes, bool]]:
     """Yield (0-based number, line without its newline, whether a newline ended it).
 
@@ -125,10 +118,10 @@ def read_lines(path: Path, quarantine: Quarantine) -> Iterator[tuple[int, bytes,
                         _report(quarantine, path, number, Reason.LINE_TOO_LONG, too_long, rest)
                     rest, skipping = b"", True
                 if number > limits.MAX_LINES:
-                    raise _DamagedStreamError(
+                    raise MalformedError(
                         Reason.FILE_TOO_LARGE, f"more than {limits.MAX_LINES} lines; divide it"
                     )
-    except _DamagedStreamError as damage:
+    except MalformedError as damage:
         _report(quarantine, path, number, damage.reason, damage.detail, rest)
         return
     except OSError as error:
@@ -151,20 +144,20 @@ def _limited(chunks: Iterator[bytes]) -> Iterator[bytes]:
     """Yield chunks without byte order mark; refuse UTF-16, tar and more than `MAX_FILE_BYTES`."""
     left, first = limits.MAX_FILE_BYTES, next(chunks, b"")
     if first.startswith(UTF16):
-        raise _DamagedStreamError(Reason.NOT_UTF8, "UTF-16; write it as UTF-8")
+        raise MalformedError(Reason.NOT_UTF8, "UTF-16; write it as UTF-8")
     if first[TAR].startswith(b"ustar"):
-        raise _DamagedStreamError(Reason.ARCHIVE, "a tar archive; unpack it")
+        raise MalformedError(Reason.ARCHIVE, "a tar archive; unpack it")
     for chunk in chain([first.removeprefix(BOM)], chunks):
         left -= len(chunk)
         if left < 0:
-            raise _DamagedStreamError(
+            raise MalformedError(
                 Reason.FILE_TOO_LARGE, f"more than {limits.MAX_FILE_BYTES} bytes; divide it"
             )
         yield chunk
 
 
 def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
-    """Yield decompressed pieces; raises `_DamagedStreamError` where the file breaks off."""
+    """Yield decompressed pieces; raises `MalformedError` where the file breaks off."""
     chunk = handle.read(CHUNK_BYTES)
     for magic, decoder in _DECODERS.items():
         if chunk.startswith(magic):
@@ -176,7 +169,6 @@ def _chunks(handle: IO[bytes]) -> Iterator[bytes]:
 
 
 def _decompressed(handle: IO[bytes], compressed: bytes, opener: type[_Member]) -> Iterator[bytes]:
-    """Yield pieces of all members (frames) of a compressed file."""
     decoder = opener()
     started = False  # the current member has bytes
     while compressed:
@@ -187,7 +179,7 @@ def _decompressed(handle: IO[bytes], compressed: bytes, opener: type[_Member]) -
                 if piece:
                     yield piece
         except _DECODE_ERRORS as error:
-            raise _DamagedStreamError(Reason.CORRUPT_STREAM, str(error)) from error
+            raise MalformedError(Reason.CORRUPT_STREAM, str(error)) from error
         started = True
         if decoder.eof:
             # Zero padding after a member is allowed; tape and block writers leave it.
@@ -195,6 +187,6 @@ def _decompressed(handle: IO[bytes], compressed: bytes, opener: type[_Member]) -
         else:
             compressed = handle.read(CHUNK_BYTES)
     if started and not decoder.eof:
-        raise _DamagedStreamError(
+        raise MalformedError(
             Reason.TRUNCATED_FILE, "the compressed file ends before its end marker"
         )

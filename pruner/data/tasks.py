@@ -193,7 +193,6 @@ def _others_froze() -> bool:
 def _collect(
     path: Path, quarantine: Quarantine, duplicates: Duplicates, parser: LineParser | None
 ) -> dict[Header, list[tuple[int, ParsedLine]]]:
-    """Return (line number, record) of every row that stays, by task."""
     rows: dict[Header, list[tuple[int, ParsedLine]]] = {}
     kept: dict[tuple[Header, int], int] = {}  # program -> position among its task's rows
     held = 0

@@ -1,10 +1,10 @@
 """Judge the symbol-based draft, which learns nothing, on measured records."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from jaxtyping import Bool
@@ -12,7 +12,7 @@ from jaxtyping import Bool
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.tasks import Duplicates, TaskRecords
-from pruner.errors import DataError, PrunerError, UnsupportedProgram
+from pruner.errors import DataError, PrunerError, UnsupportedProgram, check_chosen
 from pruner.files import read_json
 from pruner.models.analyzer.analyzer import Formula, SymbolAnalyzer, load_analyzer, terms
 from pruner.models.analyzer.choice import AnalyzerChoice
@@ -30,10 +30,11 @@ from pruner.models.analyzer.quality import (
 )
 from pruner.models.judging.metrics import ScoredTask
 from pruner.program.device import Device, GpuDevice
-from pruner.program.replay import definitions_of
+from pruner.program.replay import Definitions, definitions_of
 from pruner.progress import Progress
 from pruner.study.plots import bar_panels, colours, label, style
 
+_Made = TypeVar("_Made")
 ALL = 1  # programs that a pool of the rows "all pools" must have
 FORMULAS_DRAWN = ("paper", "hardware", "hardware_calibrated")
 
@@ -71,13 +72,16 @@ class Pools:
         self.failures[reason] += num
         self.progress.log(f"{records.file} left out ({num} programs): {detail}")
 
-    def symbols(
-        self, read: Iterator[TaskRecords], analyzer: SymbolAnalyzer
-    ) -> Iterator[TaskSymbols]:
-        """Yield the symbols of every task; unknown operators are counted and reported."""
+    def each(
+        self,
+        read: Iterable[TaskRecords],
+        make: Callable[[TaskRecords, Any, Definitions | None], _Made],
+        analyzer: Any,
+    ) -> Iterator[_Made]:
+        """Yield `make(task, analyzer, index)`; unknown operators are counted and reported."""
         for records in read:
             try:
-                yield task_symbols(records, analyzer, self.index)
+                yield make(records, analyzer, self.index)
             except UnsupportedProgram as error:
                 self.refuse(records, error.reason, str(error))
 
@@ -101,7 +105,7 @@ def judge_draft(
     ``<folder>/quarantine.jsonl`` lists lines set aside, ``<folder>/draft`` gets fitted rates.
     """
     progress = progress or Progress()
-    pools, scored = Pools(root, progress), []
+    pools, scored = Pools(root, progress), list[ScoredTask]()
     fits: dict[str, Any] = {}
     rates: dict[str, str] = {}
     with Quarantine(folder / "quarantine.jsonl") as quarantine:
@@ -114,10 +118,11 @@ def judge_draft(
             if not choice.calibrate:
                 if choice.form == "hardware" and isinstance(scorer, SymbolAnalyzer):
                     rates[device.name] = scorer.constants.origin
-                scored += _scores(pools, read, scorer)
+                scored += pools.each(read, score_records, scorer)
                 continue
             assert isinstance(scorer, SymbolAnalyzer), scorer  # no other form is calibrated
-            tasks, fit = _calibrated(list(pools.symbols(read, scorer)), choice, scorer, folder)
+            symbols = list(pools.each(read, task_symbols, scorer))
+            tasks, fit = _calibrated(symbols, choice, scorer, folder)
             scored += tasks
             fits[device.name] = fit
             progress.log(
@@ -138,16 +143,6 @@ def judge_draft(
         "rates": rates,
         "calibration": fits,
     }
-
-
-def _scores(pools: Pools, read: Iterator[TaskRecords], scorer: Any) -> list[ScoredTask]:
-    out = []
-    for records in read:
-        try:
-            out.append(score_records(records, scorer, pools.index))
-        except UnsupportedProgram as error:
-            pools.refuse(records, error.reason, str(error))
-    return out
 
 
 def _calibrated(
@@ -189,8 +184,7 @@ class DraftTable:
 
     def __post_init__(self) -> None:
         """Raises PrunerError for values out of range."""
-        if self.repeats not in ("mean", "fastest"):
-            raise PrunerError(f"repeats={self.repeats} is unknown; known: mean, fastest")
+        check_chosen("repeats", [self.repeats], ("mean", "fastest"))
         if type(self.calibrate) is not int or self.calibrate < 0:
             raise PrunerError(f"calibrate={self.calibrate}: a number of programs, 0 or more")
 
@@ -260,16 +254,15 @@ def _forms(
     pools = Pools(root, progress)
     read = list(pools.of(platform, hardware.device, _measured(root, platform, table)))
     tracked = progress.track(read, f"analyzing {platform}", len(read))
-    tasks = list(pools.symbols(tracked, hardware))
+    tasks = list(pools.each(tracked, task_symbols, hardware))
     if not tasks:
         of = f" of origin={table.origin}" if table.origin else ""
         raise PrunerError(f"{platform}: no measured program{of} that can be judged")
     scored: dict[str, list[ScoredTask]] = {}
     if on_gpu and table.official:
         released = AnalyzerChoice(form="official").scorer(conf, hardware.device)
-        scored["official"] = _scores(
-            pools, progress.track(read, f"{platform}, released form", len(read)), released
-        )
+        again = progress.track(read, f"{platform}, released form", len(read))
+        scored["official"] = list(pools.each(again, score_records, released))
     scored |= {form: [score_task(t, replace(hardware, form=form)) for t in tasks] for form in forms}
     scored["oracle"] = [
         ScoredTask(name=t.name, latency_s=t.latency_s, score=-t.latency_s) for t in tasks

@@ -135,7 +135,14 @@ class ResultsTable:
     def check(self, platform: str, seeds: Sequence[int], kept: Set[CellKey]) -> None:
         """Raise PrunerError where a checkpoint has seen the work of a platform's test task."""
         for cell, path in self._judged(platform, seeds, kept):
-            self._refuse_seen(cell, path)
+            _, info, _, split = self._opened(cell, path)
+            seen = [] if split.by_rows else [key for key in split.test if info.has_seen_work(key)]
+            if seen:
+                raise PrunerError(
+                    f"checkpoints.{cell.model}: it has seen the work of {len(seen)} of "
+                    f"{len(split.test)} test tasks (seed {cell.seed}); give resplit=false with its "
+                    "split.seed=, or leave it out"
+                )
 
     def _judged(
         self, platform: str, seeds: Sequence[int], kept: Set[CellKey]
@@ -146,16 +153,6 @@ class ResultsTable:
             for name, path in self.checkpoints.items()
         ]
         return [(cell, path) for cell, path in cells if cell.key not in kept]
-
-    def _refuse_seen(self, cell: TableCell, path: Path) -> None:
-        _, info, _, split = self._opened(cell, path)
-        seen = [] if split.by_rows else [key for key in split.test if info.has_seen_work(key)]
-        if seen:
-            raise PrunerError(
-                f"checkpoints.{cell.model}: it has seen the work of {len(seen)} of "
-                f"{len(split.test)} test tasks (seed {cell.seed}); give resplit=false with its "
-                "split.seed=, or leave it out"
-            )
 
     def _metrics(self, cell: TableCell) -> Mapping[str, Any]:
         if cell.model in NOT_FITTED:
@@ -197,7 +194,6 @@ def _random_metrics(tasks: Sequence[ScoredTask], split: TaskSplit) -> Row:
 
 
 def _ceiling_metrics(tasks: Sequence[ScoredTask], _: TaskSplit) -> Row:
-    """Metrics of a second timing; raises PrunerError where no program has it."""
     found = noise_ceiling(tasks)
     if found is None:
         raise PrunerError(

@@ -1,7 +1,6 @@
 """Draw the front of a run with two objectives, and write its page."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,53 +12,45 @@ from pruner.study.plots import BLUE, GREY, headline, number, picture, plain_log,
 from pruner.tune.deploy.built_files import REPORT
 from pruner.tune.run.final_choice import FRONT_FILE, FRONT_PLOT, JOULES, MODELLED
 
-
-@dataclass(frozen=True, slots=True)
-class _Quantity:
-    """A second objective: its column, its unit, the values in it."""
-
-    column: str
-    label: str
-    per_unit: float
+# second objectives: column, label, factor of its unit
+_SECOND = {
+    "size_bytes": ("code and scratch memory (KiB)", 1 / 1024),
+    JOULES: ("energy of a run (mJ)", 1e3),
+    MODELLED: ("energy of a run by a model (mJ)", 1e3),
+}
 
 
-_SECOND = (
-    _Quantity("size_bytes", "code and scratch memory (KiB)", 1 / 1024),
-    _Quantity(JOULES, "energy of a run (mJ)", 1e3),
-    _Quantity(MODELLED, "energy of a run by a model (mJ)", 1e3),
-)
-
-
-def read_fronts(folder: Path) -> tuple[dict[str, list[Mapping[str, str]]], _Quantity]:
-    """Read every task's programs, and the second objective; raises DataError where damaged."""
+def read_fronts(folder: Path) -> tuple[dict[str, list[Mapping[str, str]]], str]:
+    """Read every task's programs and the second objective's column; DataError where damaged."""
     path = folder / FRONT_FILE
     with as_written(path):
         rows = read_table(path)
-        quantity = next(one for one in _SECOND if one.column in rows[0])
+        column = next(one for one in _SECOND if one in rows[0])
         tasks: dict[str, list[Mapping[str, str]]] = {}
         for row in rows:
-            if row[quantity.column]:
+            if row[column]:
                 tasks.setdefault(row["task"], []).append(row)
-    return tasks, quantity
+    return tasks, column
 
 
 def draw_fronts(folder: Path) -> Path:
     """Write ``pareto.png``: a panel for every task."""
-    tasks, quantity = read_fronts(folder)
     with style():
-        front_figure(tasks, quantity).savefig(folder / FRONT_PLOT, dpi=130, bbox_inches="tight")
+        figure = front_figure(*read_fronts(folder))
+        figure.savefig(folder / FRONT_PLOT, dpi=130, bbox_inches="tight")
     return folder / FRONT_PLOT
 
 
-def front_figure(tasks: Mapping[str, Sequence[Mapping[str, Any]]], quantity: _Quantity) -> Figure:
+def front_figure(tasks: Mapping[str, Sequence[Mapping[str, Any]]], column: str) -> Figure:
     """Plot the measured programs, and the front as a staircase."""
+    label, per_unit = _SECOND[column]
     figure = Figure(figsize=(5.6, 0.5 + 3.4 * len(tasks)), layout="constrained")
     headline(figure, "Measured programs, and the front of those that no other beats in both")
     axes = figure.subplots(len(tasks), 1, squeeze=False)[:, 0]
     for axis, (task, rows) in zip(axes, tasks.items(), strict=True):
         for front, colour in ((False, GREY), (True, BLUE)):
             points = sorted(
-                (1e3 * float(row["latency_s"]), quantity.per_unit * float(row[quantity.column]))
+                (1e3 * float(row["latency_s"]), per_unit * float(row[column]))
                 for row in rows
                 if (row["on_front"] == "1") == front
             )
@@ -71,7 +62,7 @@ def front_figure(tasks: Mapping[str, Sequence[Mapping[str, Any]]], quantity: _Qu
         plain_log(axis, "y")
         axis.set_title(short(task))
         axis.set_xlabel("latency (ms, less is better)")
-        axis.set_ylabel(f"{quantity.label}\n(less is better)")
+        axis.set_ylabel(f"{label}\n(less is better)")
         axis.grid(visible=True)
     return figure
 
@@ -84,25 +75,26 @@ def write_front_report(folder: Path) -> Path:
 
 
 def _blocks(folder: Path) -> Iterator[PageBlock]:
-    tasks, quantity = read_fronts(folder)
+    tasks, column = read_fronts(folder)
+    label, per_unit = _SECOND[column]
     yield PageBlock(kind="title", text="Two objectives")
     yield paragraph(
         "No other measured program is as good in both quantities as a program of the front. "
         f"`{FRONT_FILE}` has all programs; `pareto/` has the libraries of the front."
     )
-    if quantity.column == MODELLED:
+    if column == MODELLED:
         yield paragraph("Nothing counted joules: the energies are a model's.")
-    yield PageBlock(kind="plot", drawing=picture("front", lambda: front_figure(tasks, quantity)))
+    yield PageBlock(kind="plot", drawing=picture("front", lambda: front_figure(tasks, column)))
     for task, rows in tasks.items():
         front = [row for row in rows if row["on_front"] == "1"]
         yield heading(short(task))
         yield paragraph(f"{len(front)} of {len(rows)} programs are on the front.")
-        head = ["trial", "latency (ms)", quantity.label, "result checked"]
+        head = ["trial", "latency (ms)", label, "result checked"]
         cells = [
             [
                 row["trial"],
                 number(1e3 * float(row["latency_s"])),
-                number(quantity.per_unit * float(row[quantity.column])),
+                number(per_unit * float(row[column])),
                 "yes" if row["checked"] == "1" else "no",
             ]
             for row in front

@@ -161,10 +161,11 @@ def headline(figure: Figure, text: str) -> None:
     figure.suptitle("\n".join(lines), x=0.01, ha="left", weight="bold")
 
 
-def svg_element(figure: Figure, mark: str) -> str:
-    """A figure as an ``<svg>`` element with mark and dark scheme."""
+def picture(mark: str, draw: Callable[[], Figure]) -> str:
+    """Draw a figure in the common style as ``<svg>`` with mark and dark scheme."""
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None})
+    with style(mark):
+        draw().savefig(stream, format="svg", bbox_inches="tight", metadata={"Date": None})
     text = stream.getvalue()
     element = text[text.index("<svg") :].replace("<svg", f"<svg role='img' data-of='{mark}'", 1)
     dark = "".join(
@@ -174,12 +175,6 @@ def svg_element(figure: Figure, mark: str) -> str:
     )
     element = element.replace("</style>", f"@media(prefers-color-scheme:dark){{{dark}}}</style>", 1)
     return re.sub(r"[ \t]+\n", "\n", re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.S))
-
-
-def picture(mark: str, draw: Callable[[], Figure]) -> str:
-    """Draw a figure in the common style as one ``<svg>`` element."""
-    with style(mark):
-        return svg_element(draw(), mark)
 
 
 def number(value: float) -> str:

@@ -92,7 +92,6 @@ def load_run(folder: Path) -> RunCurve:
 
 
 def _calls(folder: Path) -> dict[str, float]:
-    """Calls of every task of a network, of both forms; none of operators."""
     found: dict[str, float] = {}
     for place in (folder / OTHER / TASKS, folder / TASKS):
         if place.is_file():

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from pruner.cli.book import chosen
 from pruner.errors import PrunerError
 from pruner.study.book.items import Number, load_item, load_items
 from pruner.study.book.key_numbers import (
@@ -20,7 +21,6 @@ from pruner.study.book.key_numbers import (
     read_results,
     table_cells,
 )
-from pruner.study.book.remake import chosen
 
 CSV = """platform,model,seed,share,top1
 a,net,0,1,0.5
@@ -351,7 +351,7 @@ def test_the_committed_page_agrees_with_the_committed_results(command, repositor
 def test_unknown_items_and_presets_are_told(write, command, toy_root, tmp_path):
     write()
     for options, message in (
-        (["only=none"], "only=['none']: unknown; known: toy"),
+        (["only=none"], "only=none is unknown; known: toy"),
         (["preset=huge"], "unknown; known: full, small"),
         (["only=[toy]", "preset=alone"], "toy has only full, small"),
     ):

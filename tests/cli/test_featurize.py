@@ -7,6 +7,7 @@ import pytest
 from pruner.cli.featurize import Plan, featurize_file, reports
 from pruner.data.quarantine import read_report
 from pruner.errors import PrunerError, UnsupportedProgram
+from pruner.features import FeatureSpec
 from pruner.processes import in_workers
 from tests.cli import toy_records
 from tests.models.programs.contradicted import contradicted
@@ -149,7 +150,7 @@ def test_unsupported_tasks_are_counted_by_reason(featurize, tmp_path, monkeypatc
 def test_a_program_that_cannot_be_replayed_has_file_line_and_reason(tmp_path):
     """Real features: the extent on the third line is not that of its loop."""
     (file,) = contradicted(tmp_path / "records").task_files(["cpu-avx2"])
-    plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, basis={})
+    plan = Plan(out=tmp_path / "out", spec=FeatureSpec(), basis={})
     report = featurize_file(file, plan)
     assert report.failures == {"contradicting-extent": 1}
     assert not report.quarantined
@@ -170,7 +171,7 @@ def end(*_, **__):
 def test_a_worker_that_somebody_else_ends_is_one_line(tmp_path, monkeypatch, method):
     """Forked, a worker imports nothing; spawned workers of a function are in test_processes."""
     files = contradicted(tmp_path / "records").task_files(["cpu-avx2"])
-    plan = Plan(out=tmp_path / "out", dataflow="paper", psa=False, basis={})
+    plan = Plan(out=tmp_path / "out", spec=FeatureSpec(), basis={})
     monkeypatch.setattr("pruner.cli.featurize.featurize_file", end)
     if method == "fork":
         forked = lambda jobs, run, number, **_: in_workers(jobs, run, number)  # noqa: E731

@@ -111,7 +111,7 @@ def test_progress_ends_at_the_end(logs, tmp_path):
         logs, tmp_path / "out", "k80", Quarantine(), progress=lambda *call: calls.append(call)
     )
     assert [call[0] for call in calls] == [0, 1, 2, 3]
-    assert calls[-1] == (3, 3, 7)  # before the superseded record is dropped
+    assert calls[-1] == (3, 3)
 
 
 def test_logs_beside_the_output_are_not_read_twice(logs, tmp_path):
@@ -136,7 +136,7 @@ def test_linked_folders_are_read_once_and_unreadable_ones_told(logs, tmp_path, c
 
 
 def test_an_interrupted_import_starts_anew_and_leaves_nothing_half(logs, tmp_path):
-    def interrupt(done, total, records):
+    def interrupt(done, total):
         if done == 2:
             raise KeyboardInterrupt
 

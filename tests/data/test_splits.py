@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import json
+import runpy
 
 import numpy as np
 import pytest
@@ -8,14 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pruner.data import splits
-from pruner.data.frozen import SPLITS_FOLDER, FrozenSplit, draw_split
+from pruner.data.frozen import SPLITS_FOLDER, FrozenSplit
 from pruner.data.networks import RecordedNetwork
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
-from pruner.data.splits import SIDES, LeakError, TaskSplit, check_no_leak, make_split
+from pruner.data.splits import SIDES, LeakError, check_no_leak, make_split
 from pruner.data.tasks import TaskKey
 from pruner.data.workload import parse_workload
 from pruner.errors import DataError
+from tests.paths import DATASETS
+
+draw_split = runpy.run_path(str(DATASETS / "splits" / "draw.py"))["draw_split"]
 
 
 def key(op, size, platform="k80", target="cuda", fused=()):
@@ -331,7 +335,6 @@ def test_within_task_divides_rows(data_root, write, line):
     tasks = list(RecordRoot(data_root).read(Quarantine()))
     split = make_split("within_task", [task.key for task in tasks])
     assert split.by_rows
-    check_no_leak(split, tasks)
     (big,) = (task for task in tasks if task.file == str(path))
     masks = [split.rows(side, big.key, big.digest) for side in SIDES]
     assert np.array_equal(np.sum(masks, axis=0), np.ones(2000))
@@ -349,23 +352,8 @@ def test_the_same_program_is_on_the_same_side_everywhere(write, line):
     test = set(one.digest[split.rows("test", one.key, one.digest)].tolist())
     elsewhere = set(other.digest[split.rows("test", other.key, other.digest)].tolist())
     assert test
+    assert test <= elsewhere
     assert len(elsewhere - test) <= 1  # the one program that only the other platform measured
-    check_no_leak(split, [one, other])
-
-
-def test_the_leak_check_sees_a_program_on_two_sides(write, line):
-    path = write("measure_records/k80/matmul.json", [line(2), line(4)])
-    (task,) = RecordRoot(path.parents[2]).read(Quarantine())
-
-    class Careless(TaskSplit):
-        def rows(self, side, key, digest):
-            return np.ones(len(digest), dtype=bool)
-
-    careless = Careless(
-        name="x", seed=0, train=(task.key,), valid=(), test=(task.key,), by_rows=True
-    )
-    with pytest.raises(LeakError, match=r"matmul.json:0 is on two sides of the split: train and"):
-        check_no_leak(careless, [task])
 
 
 def test_rows_of_a_task_split_are_all_or_none(empty):

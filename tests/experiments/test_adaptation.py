@@ -34,7 +34,7 @@ def test_pairs_are_taken_once_and_a_given_source_model_has_its_own_rows(script):
         "mi50-k80",
     ]
     assert len(pairs_of(None, "")) == 11
-    with pytest.raises(PrunerError, match="k80-v10: no such pair; known: k80-v100"):
+    with pytest.raises(PrunerError, match="pairs=k80-v10 is unknown; known: k80-v100"):
         pairs_of(["k80-v100", "k80-v10"], "")
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pruner.files import read_table, write_json
-from pruner.tune.networks.coverage import Coverage, ReplayShare
+from pruner.tune.networks.coverage import ReplayShare
 from pruner.tune.networks.lowering import NetworkFormat
 from tests.paths import REPOSITORY
 
@@ -36,15 +36,16 @@ def nvcc(monkeypatch):
     return importlib.import_module("nvcc")
 
 
-def test_a_task_counts_where_all_its_spaces_are_batched(script):
-    found = script.NetworkCoverage()
-    found.add(Coverage(spaces=2), 60.0)
-    found.add(Coverage(spaces=2, refused=["gather: a table"]), 40.0)
-    found.add(Coverage(spaces=0), 0.0)
-    assert (found.tasks, found.tasks_batched) == (3, 1)
-    assert (found.spaces, found.spaces_batched) == (4, 3)
-    assert found.share == 0.6  # 60 of 100
-    assert found.reasons == {"gather": 1}
+def test_a_task_counts_where_all_its_spaces_are_batched(script, cells, tmp_path):
+    tasks = [("a", 60.0, 2, []), ("b", 40.0, 2, ["gather: a table"]), ("c", 0.0, 0, [])]
+    for key, _, spaces, refused in tasks:
+        cells.TaskCell(spaces=spaces, refused=refused).save(tmp_path / f"{key}.json")
+    rows = [{"key": key, "weight": 1, "flops": flops} for key, flops, *_ in tasks]
+    found = script.counted(rows, tmp_path)
+    assert (found["tasks_tried"], found["tasks_batched"]) == (3, 1)
+    assert (found["spaces"], found["spaces_batched"]) == (4, 3)
+    assert found["flops_batched"] == "0.6000"  # 60 of 100
+    assert found["not_batched"] == "1 gather"
 
 
 def test_the_share_that_tvm_replays_is_of_the_tasks_whose_spaces_were_opened():

@@ -170,7 +170,6 @@ def _pair(row: Mapping[str, Any]) -> tuple[str, int]:
 def _row(
     row: Mapping[str, Any], rates: str, chance: Mapping[tuple[str, int], Row], fitted: str
 ) -> Row:
-    """A row of the table, beside chance on the same tasks."""
     return {
         "platform": row["platform"],
         "seed": row["seed"],

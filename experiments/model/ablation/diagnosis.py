@@ -7,7 +7,6 @@ of several seeds, is several tasks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -30,37 +29,21 @@ _BLOCK = 1024  # rows of the pair matrix held at once
 _SMALL = 200  # programs: tasks below are told apart
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
-    """Pairs of programs whose latencies differ by ``low`` to ``high``.
+def by_gap(
+    tasks: Sequence[ScoredTask], edges: Sequence[float] = GAPS
+) -> tuple[Float[np.ndarray, " range"], Float[np.ndarray, " range"]]:
+    """Pairs of all tasks by latency difference, and how many are ordered wrongly.
 
-    The difference is relative to the faster program. `wrong` of `pairs` are ordered wrongly; a tie
-    of scores counts half.
+    The difference is relative to the faster program; equal latencies form no pair. A tie of scores
+    counts half.
     """
-
-    low: float
-    high: float
-    pairs: int
-    wrong: float
-
-    @property
-    def accuracy(self) -> float:
-        """Share of pairs in the right order; 1 without pairs."""
-        return 1.0 - self.wrong / self.pairs if self.pairs else 1.0
-
-
-def by_gap(tasks: Sequence[ScoredTask], edges: Sequence[float] = GAPS) -> list[Pairs]:
-    """Pairs of all tasks by latency difference; equal latencies form no pair."""
     bounds = np.array([0.0, *edges, np.inf])
     pairs, wrong = np.zeros(len(bounds) - 1), np.zeros(len(bounds) - 1)
     for task in tasks:
         own, own_wrong = _gaps(task, bounds)
         pairs += own
         wrong += own_wrong
-    return [
-        Pairs(low=float(low), high=float(high), pairs=int(count), wrong=float(errors))
-        for low, high, count, errors in zip(bounds[:-1], bounds[1:], pairs, wrong, strict=True)
-    ]
+    return pairs, wrong
 
 
 def _gaps(
@@ -83,20 +66,20 @@ def _gaps(
     return pairs, wrong
 
 
-def gap_rows(found: Sequence[Pairs]) -> list[dict[str, Any]]:
-    """A row a range: shares of pairs and errors, and accuracy."""
-    pairs = max(1, sum(one.pairs for one in found))
-    wrong = max(1e-12, sum(one.wrong for one in found))
+def gap_rows(tasks: Sequence[ScoredTask], edges: Sequence[float] = GAPS) -> Rows:
+    """A row a range: shares of pairs and errors, and accuracy (1 without pairs)."""
+    pairs, wrong = by_gap(tasks, edges)
+    ranges = zip((0.0, *edges), (*edges, np.inf), pairs.tolist(), wrong.tolist(), strict=True)
     return [
         {
-            "latencies differ by": f"{one.low:.0%} to {one.high:.0%}"
-            if np.isfinite(one.high)
-            else f"more than {one.low:.0%}",
-            "share of pairs": one.pairs / pairs,
-            "share of errors": one.wrong / wrong,
-            "right": one.accuracy,
+            "latencies differ by": f"{low:.0%} to {high:.0%}"
+            if np.isfinite(high)
+            else f"more than {low:.0%}",
+            "share of pairs": count / max(1.0, float(pairs.sum())),
+            "share of errors": errors / max(1e-12, float(wrong.sum())),
+            "right": 1.0 - errors / count if count else 1.0,
         }
-        for one in found
+        for low, high, count, errors in ranges
     ]
 
 
@@ -129,7 +112,6 @@ def by_group(
 
 
 def _regret(tasks: Sequence[ScoredTask]) -> float:
-    """Sum over tasks."""
     return len(tasks) * (1.0 - metrics.top_k_task_mean(tasks, 1))
 
 
@@ -169,21 +151,12 @@ def worst(tasks: Sequence[ScoredTask], num: int = 10) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["top1"])[:num]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Twins:
-    """Programs of a task with equal features.
+def twins_of(programs: ProgramTable, index: Int[Tensor, " program"]) -> tuple[int, int, float]:
+    """Programs of a task, kinds of features among these, and the bound of their pairs.
 
-    `kinds` of features among `programs`; a model that is right wherever they differ, and guesses
-    among twins, orders `pairwise_bound` of the pairs of different latency rightly.
+    A model that is right wherever features differ, and guesses among equal features, orders that
+    share of the pairs of different latency rightly.
     """
-
-    programs: int
-    kinds: int
-    pairwise_bound: float
-
-
-def twins_of(programs: ProgramTable, index: Int[Tensor, " program"]) -> Twins:
-    """The twins among the programs `index` of one task."""
 
     def content(program: int) -> bytes:
         """All that a model sees of a program."""
@@ -199,15 +172,10 @@ def twins_of(programs: ProgramTable, index: Int[Tensor, " program"]) -> Twins:
     pairs, same = _ordered_pairs(latency_s), 0
     for number in range(len(kind)):
         same += _ordered_pairs(latency_s[kinds == number])
-    return Twins(
-        programs=len(kinds),
-        kinds=len(kind),
-        pairwise_bound=1.0 - 0.5 * same / pairs if pairs else 1.0,
-    )
+    return len(kinds), len(kind), 1.0 - 0.5 * same / pairs if pairs else 1.0
 
 
 def _ordered_pairs(latency_s: Float[np.ndarray, " program"]) -> int:
-    """Pairs of different latency."""
     _, counts = np.unique(latency_s, return_counts=True)
     return int(len(latency_s) * (len(latency_s) - 1) / 2 - (counts * (counts - 1) / 2).sum())
 
@@ -275,7 +243,6 @@ _TWINS = (
 
 
 def _tables(found: Sequence[Sequence[tuple[ScoredTask, bool]]]) -> dict[str, Rows]:
-    """Tables of a model; a task counts once for each seed."""
     tasks = [task for of_cell in found for task, _ in of_cell]
     has_rows = {task.name: there for of_cell in found for task, there in of_cell}
     by_name: dict[str, list[ScoredTask]] = {}
@@ -287,7 +254,7 @@ def _tables(found: Sequence[Sequence[tuple[ScoredTask, bool]]]) -> dict[str, Row
         "By platform": by_group(tasks, lambda task: task.name.partition("/")[0]),
         "Dataflow rows": by_group(tasks, rows_of(has_rows)),
         "Size of the pool": by_group(tasks, size_of),
-        "Pairs by how far apart they are": gap_rows(by_gap(tasks)),
+        "Pairs by how far apart they are": gap_rows(tasks),
         "Worst tasks": [worst(by_name[name], 1)[0] for name in hardest[:10]],
     }
 
@@ -305,10 +272,10 @@ def _twins(ablation: Ablation, cells: Sequence[AblationCell]) -> Rows:
             split = cell.setting.divided(programs.keys, cell.seed)
             numbers |= set(programs.task[divide(programs, split)["valid"]].tolist())
         found = [twins_of(programs, programs.programs_of([number])) for number in sorted(numbers)]
-        bounds, weights = ([t.pairwise_bound for t in found], [t.programs for t in found])
-        kinds = float(np.mean([t.kinds / t.programs for t in found]))
-        row = {"setting": name, "tasks": len(found), "kinds of features a program": kinds}
-        rows.append(row | {"pairwise bound": float(np.average(bounds, weights=weights))})
+        number, kinds, bounds = (np.array(values) for values in zip(*found, strict=True))
+        each = float(np.mean(kinds / number))
+        row = {"setting": name, "tasks": len(found), "kinds of features a program": each}
+        rows.append(row | {"pairwise bound": float(np.average(bounds, weights=number))})
     return rows
 
 

@@ -111,7 +111,6 @@ def _as_hydra_has_it(command_line: CommandLine) -> Iterator[None]:
 
 
 def _run(command: str, task: Task | None, config: DictConfig) -> Mapping[str, Any]:
-    """Run the command on checked options."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     if config.get("checkpoint") == LAST:
         config.checkpoint = str(last_checkpoint(Path(config.get("outputs", OUTPUTS))))
@@ -188,7 +187,6 @@ def fail(message: str) -> NoReturn:
 
 
 def _one_line(error: Exception) -> str:
-    """Shorten Hydra's message; keep the available choices."""
     text = str(error)
     missing = _UNKNOWN_CHOICE.search(text)
     if missing:

@@ -78,7 +78,6 @@ def _notes(path: Path) -> dict[str, str]:
 
 
 def _of_hydra(group: str) -> bool:
-    """Check whether a group only configures Hydra."""
     return all(
         path.read_text(encoding="utf-8").startswith("# @package hydra")
         for path in (conf_folder() / group).glob("*.yaml")
@@ -86,7 +85,6 @@ def _of_hydra(group: str) -> bool:
 
 
 def _options(name: str, value: Any, notes: Mapping[str, str]) -> Iterator[str]:
-    """Yield an entry for every leaf below `name`."""
     if isinstance(value, dict) and value:
         for key, item in value.items():
             if key not in ("_target_", "_partial_"):

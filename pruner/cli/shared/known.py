@@ -309,7 +309,6 @@ def _set(config: DictConfig, values: Sequence[Override]) -> None:
 
 
 def _accepts(node: Any, parts: Sequence[str]) -> bool:
-    """Check whether a node has the option, or accepts new names."""
     for depth, part in enumerate(parts):
         if isinstance(node, list) and part.isdigit() and int(part) < len(node):
             node = node[int(part)]

@@ -113,7 +113,6 @@ def wandb(
 
 
 def _log_in() -> None:
-    """Request a W&B key; raise `PrunerError` without a terminal."""
     import wandb
 
     try:

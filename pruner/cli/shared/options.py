@@ -256,17 +256,14 @@ def check_options(config: DictConfig, defaults: Sequence[Mapping[str, Any]] = ()
         for name, default in walk(given):
             found, value = _at(values, name)
             like = _like(name, default)
-            if not found or like is None or (value is None and _may_be_null(name)):
+            may_be_null = {name, "".join(name.partition(".")[:2])} & MAY_BE_NULL
+            if not found or like is None or (value is None and may_be_null):
                 continue
             is_text = isinstance(default, str)
             if value is None and (is_text or (isinstance(default, list) and name not in judged)):
                 raise PrunerError(f"{name}=null: it must be {like.wanted}")
             if name not in judged:
                 _check(name, value, like)
-
-
-def _may_be_null(name: str) -> bool:
-    return bool({name, "".join(name.partition(".")[:2])} & MAY_BE_NULL)
 
 
 def _at(values: Mapping[str, Any], name: str) -> tuple[bool, Any]:

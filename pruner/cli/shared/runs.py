@@ -101,7 +101,11 @@ def read_config(path: Path, named: Collection[str] = ()) -> DictConfig:
                 f"{path}: not as the run wrote it (its SHA-256 differs); put it back, or start a "
                 "new run"
             )
-        _check_size(text)
+        if len(text) > MAX_CHARS:
+            raise ValueError(f"more than {MAX_CHARS} characters")
+        # a few aliases of YAML expand in memory
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise ValueError("parts that stand for others, which no run writes")
         config = OmegaConf.create(text)
         if not isinstance(config, DictConfig):
             raise DataError(f"{path}: no configuration; start a new run")
@@ -141,14 +145,6 @@ def rename_options(config: DictConfig) -> None:
         node = OmegaConf.select(config, path) if path else config
         if isinstance(node, DictConfig) and key in node:
             OmegaConf.update(config, new, node.pop(key), force_add=True)
-
-
-def _check_size(text: str) -> None:
-    """Refuse a text that expands in memory, as a few aliases of YAML do."""
-    if len(text) > MAX_CHARS:
-        raise ValueError(f"more than {MAX_CHARS} characters")
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-        raise ValueError("parts that stand for others, which no run writes")
 
 
 def continued(config: DictConfig) -> tuple[DictConfig, Path | None]:

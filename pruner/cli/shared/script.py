@@ -1,7 +1,7 @@
 """Run scripts of ``experiments/`` like commands, with a dataclass of options."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,13 +32,6 @@ def keep_tables(options: Any, home: Path, *names: str) -> None:
         value, usual = getattr(options, name), getattr(type(options), name)
         if value != usual and Path(options.out).resolve() == home:
             raise PrunerError(f"{name}={value}: it would replace rows of {usual}; add out=DIR")
-
-
-def check_chosen(option: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse names that a script lacks (`PrunerError`)."""
-    known = list(known)
-    if unknown := sorted({*given} - {*known}):
-        raise PrunerError(f"{option}={unknown}: unknown; known: {', '.join(known)}")
 
 
 def run_script(

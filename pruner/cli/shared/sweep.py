@@ -77,7 +77,6 @@ class Gather(Callback):
                 sys.exit(1)
 
     def _gather(self, folder: Path) -> None:
-        """Read the cells' results; exit with code 2 if a cell failed."""
         found = [load_metrics(path.parent) for path in folder.glob("*/metrics.json")]
         cells = sorted((cell for cell in found if cell), key=lambda cell: cell["cell"])
         failed = [cell for cell in cells if "error" in cell]

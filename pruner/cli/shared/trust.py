@@ -28,7 +28,6 @@ def named_code(config: Mapping[str, Any]) -> list[str]:
 
 
 def _named(value: Any, path: str) -> Iterator[str]:
-    """Yield classes, files of programs and interpreters in a value."""
     if isinstance(value, list):
         for number, item in enumerate(value):
             yield from _named(item, f"{path}{number}.")

@@ -4,8 +4,7 @@
 * `read_options`: the options as typed values
 * `platform`: the platform and its analyzer
 * `network`: the tasks of a network: list, draft, estimate, build into a library
-* `predict_networks`: forecasts of many networks, without measurements
-* `forecasting`: the same from Python, for modules of torch
+* `predict_networks`: forecasts of networks, without measurements; also from Python
 * `interrupts`: Ctrl-C and SIGTERM
 * `optimize`: tuning from Python, for a module of torch
 * `torch_compile`: tuning as a backend of ``torch.compile``

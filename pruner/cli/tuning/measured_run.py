@@ -125,7 +125,6 @@ def _run(config: DictConfig, effort: Effort, earlier: Path | None) -> dict[str, 
 
 
 def _log_verdicts(tuned: Tuned) -> None:
-    """Print the results of tasks, the paths of kernels, and the choice of programs."""
     final = tuned.final
     for task in tuned.tasks:
         say(task.verdict())

@@ -93,11 +93,37 @@ def draft_run(config: DictConfig, earlier: Path | None) -> dict[str, Any]:
             linker(platform.target)  # refused before any work
         folder = earlier or open_run(config, "tune", run_label(config, network_label(config)))
         tasks = network_tasks(config, platform, folder, worker=worker, workers=workers)
-        result = _drafted(config, tasks, platform, folder, workers)
+        workloads, analyzer = [task.workload for task in tasks], run_draft(platform, config)
+        how: Any = {"seed": config.seed, "workers": workers, "log": say}
+        drafts = draft_tasks(workloads, platform, analyzer, folder / DRAFTS, **how)
+        replayed = drafts.replayed(workloads)
+        if replayed.tasks:
+            say(str(replayed))
+        result: dict[str, Any] = {
+            "run_dir": str(folder),
+            "work_dir": str(drafts.folder),
+            "replayed_share": replayed.share,
+            "drafted": dict(drafts.counts),
+            "analyzer_estimate_s": drafts.estimate_s(workloads),
+            "trials": 0,
+            "total_seconds": drafts.seconds,
+        }
+        save_metrics(folder, result)
         workers.close()
         if config.deploy:
             result = deployed(config, folder, result, worker, FIRST_LOOK)
-        return _forecast(config, tasks, platform, folder, result)
+        calls = {task.name: float(task.weight) for task in tasks}
+        known = read_drafts(folder / DRAFTS)
+        found: Any = None
+        if analyzer is not None and not calls.keys() - known.keys():
+            from pruner.tune.networks.filtering.forecaster import sum_of  # torch reads its model
+
+            found, _ = sum_of(known, calls, analyzer)
+        if found is not None:
+            say(f"{config.network}: forecast before any measurement {found}")
+            result = {**result, "forecast_s": found.seconds}
+            save_metrics(folder, result)
+        return result
 
 
 def run_label(config: DictConfig, what: str) -> str:
@@ -185,62 +211,6 @@ def tuned_workloads(config: DictConfig, tasks: Sequence[NetworkTask]) -> list[Wo
     return found
 
 
-def _drafted(
-    config: DictConfig,
-    tasks: Sequence[NetworkTask],
-    platform: Platform,
-    folder: Path,
-    workers: DraftWorkers,
-) -> dict[str, Any]:
-    workloads = [task.workload for task in tasks]
-    drafts = draft_tasks(
-        workloads,
-        platform,
-        run_draft(platform, config),
-        folder / DRAFTS,
-        seed=config.seed,
-        workers=workers,
-        log=say,
-    )
-    replayed = drafts.replayed(workloads)
-    if replayed.tasks:
-        say(str(replayed))
-    result = {
-        "run_dir": str(folder),
-        "work_dir": str(drafts.folder),
-        "replayed_share": replayed.share,
-        "drafted": dict(drafts.counts),
-        "analyzer_estimate_s": drafts.estimate_s(workloads),
-        "trials": 0,
-        "total_seconds": drafts.seconds,
-    }
-    save_metrics(folder, result)
-    return result
-
-
-def _forecast(
-    config: DictConfig,
-    tasks: Sequence[NetworkTask],
-    platform: Platform,
-    folder: Path,
-    result: dict[str, Any],
-) -> dict[str, Any]:
-    """Add the forecast of the draft; torch reads its model, so it comes last."""
-    calls, drafts = {task.name: float(task.weight) for task in tasks}, read_drafts(folder / DRAFTS)
-    analyzer = run_draft(platform, config)
-    if analyzer is None or calls.keys() - drafts.keys():
-        return result
-    from pruner.tune.networks.filtering.forecaster import sum_of
-
-    found, _ = sum_of(drafts, calls, analyzer)
-    if found is None:
-        return result
-    say(f"{config.network}: forecast before any measurement {found}")
-    result = {**result, "forecast_s": found.seconds}
-    save_metrics(folder, result)
-    return result
-
-
 def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
     """Print and return a network's estimate; empty without measured programs."""
     if config.network is None or config.compile_only:
@@ -265,7 +235,6 @@ def estimated(config: DictConfig, tuned: Tuned) -> dict[str, Any]:
 
 
 def _by_form(tuned: Tuned) -> Mapping[str, Tuned]:
-    """Divide the results by the forms of the network, with the calls of each."""
     places, found = forms(tuned.folder), {}
     if len(places) < 2:
         return {"": tuned}

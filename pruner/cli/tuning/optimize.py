@@ -100,7 +100,6 @@ def _run(
     words: Sequence[str],
     folder: str | Path | None,
 ) -> Path:
-    """Run a command line's `words` on a module; return the folder."""
     import torch
 
     given = arguments_of(inputs)
@@ -133,7 +132,6 @@ def _new_folder(folder: str | Path | None, config: DictConfig, name: str) -> Pat
 
 
 def _exported(model: nn.Module, arguments: Arguments) -> Any:
-    """Export the module with outputs as plain containers of tensors and constants."""
     import torch
     from torch.utils import _pytree as tree
 

@@ -1,16 +1,19 @@
-"""``pruner predict networks=``: forecast many networks, and filter them by a limit."""
+"""``pruner predict networks=``: forecast networks, filter them by a limit; also from Python."""
+
+from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from omegaconf import DictConfig
 
+from pruner.cli.shared.door import command_config
 from pruner.cli.shared.known import check_idle
 from pruner.cli.shared.options import plain, several
-from pruner.cli.shared.output import UNSUCCESSFUL, as_table, say
+from pruner.cli.shared.output import UNSUCCESSFUL, as_table, quiet, say
 from pruner.cli.shared.progress import track
 from pruner.cli.shared.runs import open_run
 from pruner.cli.tuning.platform import load_draft, network_format
@@ -24,9 +27,13 @@ from pruner.tune.networks.filtering.candidates import Candidates, read_networks,
 from pruner.tune.networks.filtering.forecaster import NetworkForecast, NetworkForecaster
 from pruner.tune.tvm_import import cpus_only
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 TABLE = "networks.csv"
 _SHOWN = 20
 _FIRST = 20  # forecasts that find most tasks without a draft
+_OF_TABLES = ("below_ms", "candidates", "out", "outputs", "run_id")  # of the command alone
 OF_RECORDS = (
     "checkpoint", "seconds", "data.root", "data.platform", "data.duplicates", "models.own"
 )  # fmt: skip
@@ -69,6 +76,7 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
     if not found:
         raise PrunerError(f"networks={config.networks}: it yields no network")
     _show(found, limit_s)
+    later = [one.seconds for one in found[_FIRST:]]
     result = {
         "run_dir": str(folder),
         "table": str(out),
@@ -78,7 +86,7 @@ def predict_networks(config: DictConfig) -> dict[str, Any]:
         "num_drafted": drafted,
         "num_known": known,
         "seconds": round(time.perf_counter() - start, 2),
-        "seconds_each": _seconds_each(found),
+        "seconds_each": float(np.mean(later)) if later else None,
         UNSUCCESSFUL: [one.name for one in found if one.forecast is None],
     }
     save_metrics(folder, result)
@@ -163,7 +171,67 @@ def _megabytes(size: int | None) -> float | None:
     return None if size is None else size / 1e6
 
 
-def _seconds_each(found: Sequence[NetworkForecast]) -> float | None:
-    """Average the seconds of a network behind the first."""
-    later = [one.seconds for one in found[_FIRST:]]
-    return float(np.mean(later)) if later else None
+class Forecaster:
+    """Forecast modules of torch on a platform; drafts of tasks are kept.
+
+    Use it as a context: it has worker processes from the first task that must be drafted.
+
+    Args:
+        platform: a name of ``conf/platform``; cpu: this machine's CPU.
+        options: further options of ``pruner predict``, as its command line has them.
+
+    Raises:
+        PrunerError: options that ``pruner predict`` refuses or that have no effect here, or a
+            device without forecasts.
+    """
+
+    def __init__(self, platform: str = "cpu", *, options: Sequence[str] = ()) -> None:
+        words = ["networks=[module]", f"platform={platform}", *options]
+        with quiet(), command_config("predict", words) as config:
+            idle = (*OF_RECORDS, *_OF_TABLES)
+            check_idle("predict", config, idle, "it has no effect on a Forecaster")
+            if list(config.networks) != ["module"]:
+                raise PrunerError("leave networks= out: it has no effect on a Forecaster")
+            self._forecaster = forecaster_of(config)
+
+    def __call__(
+        self, model: nn.Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any], name: str = ""
+    ) -> NetworkForecast:
+        """Forecast a module in evaluation mode; the module stays unchanged.
+
+        `inputs`: as of ``pruner.optimize``; their values do not count.
+
+        Raises:
+            PrunerError: a module that cannot be exported or imported, or without a forecast.
+        """
+        import torch
+
+        from pruner.cli.tuning.optimize import evaluated  # imports what tunes
+
+        with torch.no_grad(), evaluated(model):
+            found = self._forecaster.module(model, inputs, name or type(model).__name__)
+        if found.forecast is None:
+            raise PrunerError(f"{found.name}: {found.reason}")
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End its processes."""
+        self._forecaster.close()
+
+
+def forecast(
+    model: nn.Module,
+    inputs: Tensor | Sequence[Any] | Mapping[str, Any],
+    *,
+    platform: str = "cpu",
+    options: Sequence[str] = (),
+) -> NetworkForecast:
+    """Forecast a single module; see `Forecaster`, which is faster for several."""
+    with Forecaster(platform, options=options) as forecaster:
+        return forecaster(model, inputs)

@@ -77,7 +77,6 @@ _PYTHON: dict[int, Any] = pickle._Unpickler.dispatch  # the C version has no hoo
 
 
 def _looking(opcode: bytes, keys: slice) -> tuple[int, Callable[[Any], None]]:
-    """Return an unpickler opcode that checks its keys before use."""
 
     def load(unpickler: Any) -> None:
         plain_keys(unpickler.stack[keys])

@@ -135,9 +135,10 @@ def _tasks(loaded: Any) -> Iterable[PickledTask]:
         key = task.attribute("workload_key")
         if isinstance(key, Inert) and key.name == "String" and len(key.args) == 1:  # TVM's
             key = key.args[0]
+        handle = _inert(task.attribute("target")).attribute("handle")  # JSON of TVM's object
         yield PickledTask(
             workload_key=_plain(key),
-            target=target_text(NodeGraph.parse(_handle(task.attribute("target"))).root),
+            target=target_text(NodeGraph.parse(_plain(handle)).root),
             weight=weight,
             compute_dag=_plain(_inert(task.attribute("compute_dag")).attribute("tensors")),
         )
@@ -153,11 +154,6 @@ def _plain(value: object) -> str:
     if not isinstance(value, str):
         raise DataError(f"expected a text, found {type(value).__name__}")
     return value
-
-
-def _handle(value: object) -> str:
-    """Return the JSON graph of a pickled TVM object."""
-    return _plain(_inert(value).attribute("handle"))
 
 
 def target_text(target: Node) -> str:

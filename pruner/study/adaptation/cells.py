@@ -244,6 +244,5 @@ def plot_curves(
 
 
 def _steps(curve: Any, unit: str, grid: np.ndarray) -> np.ndarray:
-    """A curve's latencies at points of a grid, not before its first step."""
     at = np.searchsorted(getattr(curve, unit), grid, side="right") - 1
     return np.asarray(curve.relative_latency)[at]

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import yaml
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 
 ITEM_FILE = "item.yaml"
 Where = Mapping[str, Any]
@@ -60,11 +60,8 @@ class Number:
         known, given = get_args(Source), self.expected
         if given is not None and (len(given) != 2 or not given[0] <= given[1]):
             raise PrunerError(f"number {self.name}: expected={given} must be [low, high]")
-        if self.expected_from not in (None, *known):
-            raise PrunerError(
-                f"number {self.name}: expected_from={self.expected_from} is unknown; known: "
-                f"{', '.join(known)}"
-            )
+        if self.expected_from is not None:
+            check_chosen(f"number {self.name}: expected_from", [self.expected_from], known)
         if given is not None and self.expected_from is None:
             raise PrunerError(f"number {self.name}: say expected_from, one of {', '.join(known)}")
         if self.expected_from == "chance" and self.chance is None:
@@ -106,8 +103,7 @@ class Plot:
     ylabel: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("line", "bar"):
-            raise PrunerError(f"plot {self.title}: kind={self.kind} is unknown; known: line, bar")
+        check_chosen(f"plot {self.title}: kind", [self.kind], ("line", "bar"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +134,8 @@ class Item:
     summary: str = ""
 
     def __post_init__(self) -> None:
-        if self.verdict and self.verdict not in VERDICTS:
-            raise PrunerError(f"verdict={self.verdict} is unknown; known: {', '.join(VERDICTS)}")
+        if self.verdict:
+            check_chosen("verdict", [self.verdict], VERDICTS)
         names = [number.name for number in self.numbers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise PrunerError(f"numbers: {'; '.join(twice)}: a name stands twice")

@@ -107,7 +107,6 @@ def measure(number: Number, rows: pd.DataFrame) -> KeyNumber:
 
 
 def _parts(rows: pd.DataFrame, number: Number) -> dict[str, float]:
-    """Mean of the column for each value of `each`, in row order."""
     if not number.each:
         return {}
 
@@ -130,7 +129,6 @@ def _reached(rows: pd.DataFrame, number: Number) -> tuple[int, int]:
 
 
 def _check_columns(rows: pd.DataFrame, names: Iterable[str]) -> None:
-    """Raise NoRows for a column that is not there."""
     for name in names:
         if name not in rows:
             raise NoRows(f"no column {name}; there are: {', '.join(rows.columns)}")

@@ -161,7 +161,6 @@ def heading(text: str) -> PageBlock:
 
 
 def _verdicts(items: Sequence[Item]) -> Iterable[PageBlock]:
-    """The book's summary sentences, then the verdict on every item."""
     for item in items:
         if item.summary:
             yield paragraph(item.summary)
@@ -183,7 +182,6 @@ def _duration(items: Sequence[Item]) -> str:
 
 
 def _summary(numbers: Sequence[tuple[Item, KeyNumber]]) -> TextRows:
-    """All key numbers; item and table names stand in their first row."""
     cells = [["item", "of the paper", "key number", *VALUES]]
     above = ("", "")
     for item, one in numbers:

@@ -87,7 +87,6 @@ def is_share(plot: Plot) -> bool:
 
 
 def _bars(plot: Plot, series: Sequence[Series]) -> Figure:
-    """A panel a group, a row a series, the best on top."""
     groups = list(dict.fromkeys(str(x) for one in series for x in one.x))
     share, parts = is_share(plot), [part for one in series for part in one.name.split(", ")]
     known = any(part in plots.SYSTEMS for part in parts)

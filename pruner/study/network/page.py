@@ -77,7 +77,6 @@ def _headline(run: NetworkRun) -> Iterator[str]:
 
 
 def _sum(run: NetworkRun) -> Iterator[str]:
-    """The part of the network's time that the measured tasks explain."""
     tuned = [task for task in run.tasks if task.best_s is not None]
     if not tuned:
         yield f"None of its {len(run.tasks)} tasks was measured: all schedules are drafts."
@@ -210,7 +209,6 @@ def _tasks(run: NetworkRun) -> Iterator[PageBlock]:
 
 
 def _described(run: NetworkRun) -> str:
-    """Device of the roofline's rates and, on a CPU, the measured processor."""
     platform = run.config.get("platform") or {}
     title, processor = platform.get("title"), run.deployed.get("machine", {}).get("processor")
     if not title:
@@ -244,7 +242,6 @@ def _columns(task: TaskLine, whole_s: float) -> dict[str, str]:
 
 
 def _variants(run: NetworkRun) -> Iterator[PageBlock]:
-    """The ways to compute parts of the network, and the choice."""
     if not (run.folder / VARIANTS).is_file():
         return
     report = VariantReport.read(run.folder)
@@ -304,7 +301,6 @@ def _number(seconds: float | None) -> str:
 
 
 def _range(seconds: Sequence[float]) -> str:
-    """Format a forecast as median (low to high) in milliseconds."""
     if not seconds:
         return ""
     low, median, high = (f"{1e3 * s:.3g}" for s in seconds)
@@ -316,7 +312,6 @@ def _plot(mark: str, draw: Callable[[], Figure]) -> PageBlock:
 
 
 def _latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Medians with the first and ninth decile, the fastest on top."""
     median, low, high = (
         1e3 * np.array([row[name] for row in rows]) for name in ("median_s", "low_s", "high_s")
     )
@@ -331,7 +326,6 @@ def _latency_bars(network: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def _task_bars(measured: Sequence[TaskLine], network_s: float | None) -> Figure:
-    """Plot milliseconds of all calls of each task, and the network's (or sum's) rest."""
     shown, rest = measured[:_MANY], measured[_MANY:]
     rows = {f"{short(task.name)}  x{task.weight:g}": (BLUE, task.total_s) for task in shown}
     if rest:

@@ -161,7 +161,6 @@ def read_network_run(folder: Path) -> NetworkRun:
 
 
 def _from_journal(trials: Sequence[Trial]) -> dict[str, dict[str, Any]]:
-    """Results by task of a run that has not written its metrics."""
     found = {}
     for name in dict.fromkeys(trial.task for trial in trials):
         mine = [trial for trial in trials if trial.task == name]

@@ -28,26 +28,25 @@ def task(name, latency_s, score):
 
 def test_pairs_by_how_far_apart_they_are_by_hand():
     # 1.00 and 1.01 differ by 1 %, both from 2.00 by about all of it: 98 % and 100 %
-    found = by_gap([task("a/x_1", [1.0, 1.01, 2.0], [0.5, 0.9, 0.5])], edges=(0.05, 0.99))
-    assert [(one.pairs, one.wrong) for one in found] == [(1, 1.0), (1, 0.0), (1, 0.5)]
-    assert [one.accuracy for one in found] == [0.0, 1.0, 0.5]
-    rows = gap_rows(found)
+    tasks = [task("a/x_1", [1.0, 1.01, 2.0], [0.5, 0.9, 0.5])]
+    pairs, wrong = by_gap(tasks, edges=(0.05, 0.99))
+    assert (pairs.tolist(), wrong.tolist()) == ([1, 1, 1], [1.0, 0.0, 0.5])
+    rows = gap_rows(tasks, edges=(0.05, 0.99))
+    assert [row["right"] for row in rows] == [0.0, 1.0, 0.5]
     assert [row["share of pairs"] for row in rows] == pytest.approx([1 / 3] * 3)
     assert [row["share of errors"] for row in rows] == pytest.approx([2 / 3, 0, 1 / 3])
-    (found,) = by_gap([task("a/x_1", [1.0, 1.0, 1.0], [1, 2, 3])], edges=())
-    assert found.pairs == 0
-    assert found.accuracy == 1.0
+    equal = [task("a/x_1", [1.0, 1.0, 1.0], [1, 2, 3])]
+    assert by_gap(equal, edges=())[0].tolist() == [0]
+    assert gap_rows(equal, edges=())[0]["right"] == 1.0
 
 
 def test_all_pairs_together_are_the_pairwise_accuracy():
     rng = np.random.default_rng(0)
     tasks = [task(f"a/x_{n}", rng.lognormal(size=n), rng.permutation(n)) for n in (3000, 40, 7)]
-    found = by_gap(tasks[:1])
-    pairs = sum(one.pairs for one in found)
+    pairs, wrong = map(sum, by_gap(tasks[:1]))
     assert pairs == 3000 * 2999 / 2
-    wrong = sum(one.wrong for one in found)
     assert 1 - wrong / pairs == pytest.approx(metrics.pairwise_accuracy(tasks[:1]))
-    assert sum(one.pairs for one in by_gap(tasks)) == pairs + 40 * 39 / 2 + 21
+    assert sum(by_gap(tasks)[0]) == pairs + 40 * 39 / 2 + 21
 
 
 def test_groups_share_the_regret_and_a_task_of_two_seeds_counts_twice():
@@ -82,17 +81,15 @@ def test_groups_share_the_regret_and_a_task_of_two_seeds_counts_twice():
 def test_twins_bound_what_features_can_tell():
     store = synthetic.store(sizes=(4,), max_statements=1)
     index = torch.arange(4)
-    apart = twins_of(store, index)
-    assert (apart.programs, apart.kinds, apart.pairwise_bound) == (4, 4, 1.0)
+    assert twins_of(store, index) == (4, 4, 1.0)
     rows, dataflow, draft = store.rows.clone(), store.dataflow.clone(), store.draft.clone()
     for values in (rows, dataflow, draft):
         values[2] = values[0]
     twins = replace(store, rows=rows, dataflow=dataflow, draft=draft)
-    found = twins_of(twins, index)
     # one pair of six is a guess
-    assert (found.kinds, found.pairwise_bound) == (3, pytest.approx(1 - 0.5 / 6))
-    told = twins_of(replace(twins, draft=store.draft), index)  # the analyzer tells them apart
-    assert told.kinds == 4
+    assert twins_of(twins, index) == (4, 3, pytest.approx(1 - 0.5 / 6))
+    # the analyzer tells them apart
+    assert twins_of(replace(twins, draft=store.draft), index)[1] == 4
 
 
 def test_what_is_learned_by_heart_is_the_difference_of_sides():

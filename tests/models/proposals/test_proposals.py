@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from experiments.proposals.fit import ProposalRecipe, TaskSequences, fit_proposals
-from experiments.proposals.pools import read_pools
+from experiments.proposals.run import read_pools
 from pruner.data.frozen import FrozenSplit
 from pruner.data.root import RecordRoot
 from pruner.errors import DataError, PrunerError

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import runpy
 import shutil
 from collections import Counter, defaultdict
 from itertools import combinations, pairwise
@@ -13,7 +14,7 @@ import yaml
 
 from pruner.cli.shared.door import run_door
 from pruner.cli.shared.output import FEW
-from pruner.data.frozen import FrozenSplit, draw_split
+from pruner.data.frozen import FrozenSplit
 from pruner.data.quarantine import Quarantine
 from pruner.data.root import RecordRoot
 from pruner.data.splits import SIDES, make_split
@@ -256,6 +257,7 @@ def test_the_h200_set_has_all_tasks_and_every_program_was_right(records):
 def test_the_h200_split_is_two_draws_by_one_rule(read):
     """The workloads that were measured later were drawn alone, so none changed its side."""
     frozen = FrozenSplit.load(H200, 0)
+    script = runpy.run_path(str(DATASETS / "splits" / "draw.py"))
     drawn = {side: set() for side in SIDES}
     measured = {task.key.identity: task for task in read[0]}
     later = {name for name, task in measured.items() if task.key.task in ADDED}
@@ -264,7 +266,7 @@ def test_the_h200_split_is_two_draws_by_one_rule(read):
         workloads = {
             name: (measured[name].key.workload.short_op, frozenset({H200})) for name in names
         }
-        draw = draw_split(H200, workloads, seed=0, test=0.3, valid=0.16)
+        draw = script["draw_split"](H200, workloads, seed=0, test=0.3, valid=0.16)
         assert draw.how in frozen.how
         for side in SIDES:
             drawn[side] |= set(draw.side(side))

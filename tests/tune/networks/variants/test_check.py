@@ -289,9 +289,9 @@ rule_by_name = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__na
 
 @pytest.fixture
 def cases(monkeypatch):
-    """The graphs of `benchmarks/variant_cases.py`."""
+    """The graphs of `benchmarks/variants.py`."""
     monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
-    return importlib.import_module("variant_cases")
+    return importlib.import_module("variants")
 
 
 def refusals(cases, rule, most=None):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pruner.features.symbols.cpu import cpu_symbols
+from pruner.program.dag.operators import dag_for_workload
 from pruner.program.device import CpuDevice, load_device
 from pruner.program.te.apply import apply
 from pruner.program.te.lower import lower
@@ -55,7 +56,7 @@ def test_a_tiled_matrix_product():
     assert s["tile"] == 8 * 16 / 8
     assert s["accumulators"] == 8 * 16 / 8
     assert s["steps"] == 4  # k1; outside of it comes j2
-    assert s["held"] == 1
+    assert s["written"] == 4  # k1: the pragma writes out i3, k1 and j2
     assert s["body"] == 8 * 4 * 2  # i3 k1 j2, a vector counts once
     assert s["vector_loads"] == n**3 / 8 / 8  # B: a vector serves the 8 rows of the tile
     assert s["scalar_loads"] == n**3 / 16  # A: an element serves the 16 columns
@@ -94,6 +95,20 @@ def test_lanes_and_bytes_of_other_types(dtype, lanes, bytes_):
     assert s["lanes"] == lanes
     assert s["unique"] == 3 * n * n * bytes_
     assert s["comp_count"] == 2 * n**3
+
+
+@pytest.mark.parametrize(("innermost", "shared"), [(1, 8), (2, 1), (3, 14 / 3)])
+def test_padding_is_decided_once_for_a_tile_that_its_condition_lacks(innermost, shared):
+    """The condition of a 3x3 convolution has rows and columns, and no output channel."""
+    dag = dag_for_workload('["conv2d_layer", 1, 8, 14, 14, 8, 3, 3, 1, "SAME"]', ())
+    outer = [axis for axis in (0, 1, 2, 3) if axis != innermost]
+    steps = [["CI", 1], ["RE", 3, [*outer, 4, 5, 6, innermost]]]
+    group = group_programs([steps])[0][0]
+    s = cpu_symbols(lower(apply(dag, group.skeleton, group.decisions)), device())
+    iterations = 14 * 14 * 8 * 8 * 9
+    assert s["iterations"][-1, 0] == iterations
+    # 14 columns are decided as three vectors: 8, 4 and 2
+    assert s["choices"][-1, 0] == pytest.approx(iterations / shared)
 
 
 def test_traffic_of_a_plain_matrix_product():
@@ -137,5 +152,5 @@ def test_identities_of_random_tilings():
         assert (s["l1_footprint"] <= s["l2_footprint"]).all()
         assert ((s["lanes"] >= 1) & (s["lanes"] <= 8)).all()
         assert (s["accumulators"] <= s["tile"] + 1e-9).all()
-        assert (s["steps"] >= s["held"]).all()
+        assert ((s["written"] == 1) | (s["written"] <= s["steps"])).all()
         assert ((s["balance"] > 0) & (s["balance"] <= 1)).all()

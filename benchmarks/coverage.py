@@ -49,7 +49,6 @@ from pruner.program.device import load_device
 from pruner.tune.measure.machine import make_platform
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.networks.catalog import NETWORKS
-from pruner.tune.networks.coverage import Coverage
 from pruner.tune.networks.extraction import read_tasks
 from pruner.tune.networks.lowering import NetworkFormat
 from pruner.tune.run.tune_options import platform_analyzer
@@ -143,7 +142,7 @@ def run(cell: Cell, asked: Asked, platforms: Mapping[str, Platform]) -> None:
         if known is not None and (known.programs or known.none or not programs):
             continue
         tried = try_task(path, task, platform, analyzer, programs)
-        what = f"{_in_a_word(tried.coverage)}, {len(tried.programs)} programs, {tried.cpu_s:.1f} s"
+        what = f"{tried.coverage}, {len(tried.programs)} programs, {tried.cpu_s:.1f} s"
         say(f"{cell.network} {cell.target} {cell.form} {number}/{len(tasks)} {task.name}: {what}")
     sources = pending(folder, [task.key for task in tasks])
     arch, start = str(platform.target.attrs.get("arch", "")), time.perf_counter()
@@ -187,15 +186,6 @@ def counted(tasks: Iterable[Mapping[str, Any]], folder: Path) -> dict[str, Any]:
         "reasons": _told(why),
         "cpu_s": f"{sum(cell.cpu_s for cell in cells):.0f}",
     }
-
-
-def _in_a_word(found: Coverage) -> str:
-    """Summarise in a word, or in two numbers if partly batched."""
-    if not found.spaces:
-        return "none"
-    if 0 < found.batched < found.spaces:
-        return f"{found.batched} of {found.spaces}"
-    return "batched" if found.batched else "replayed"
 
 
 def _told(counts: Counter[str]) -> str:

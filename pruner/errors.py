@@ -20,7 +20,7 @@ def lines_of(error: BaseException) -> list[str]:
 def check_chosen(option: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse names of an option that are not known (`PrunerError`)."""
     known = list(known)
-    if unknown := [name for name in given if name not in known]:
+    if unknown := sorted({*given} - {*known}, key=str):
         raise PrunerError(f"{option}={unknown[0]} is unknown; known: {', '.join(known)}")
 
 

@@ -9,10 +9,14 @@ from pruner.errors import MissingExtra
 
 def optional(library: str, extra: str) -> Any:
     """Import a library, or its module; raise `MissingExtra` where not installed."""
+    top = library.partition(".")[0]
     try:
         return import_module(library)
     except ImportError as error:
-        raise MissingExtra(library.partition(".")[0], extra) from error
+        # the library of a module is installed, if something that it needs is not
+        if library != top and (getattr(error, "name", None) or "").partition(".")[0] != top:
+            raise
+        raise MissingExtra(top, extra) from error
 
 
 def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:

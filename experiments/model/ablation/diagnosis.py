@@ -272,6 +272,8 @@ def _twins(ablation: Ablation, cells: Sequence[AblationCell]) -> Rows:
             split = cell.setting.divided(programs.keys, cell.seed)
             numbers |= set(programs.task[divide(programs, split)["valid"]].tolist())
         found = [twins_of(programs, programs.programs_of([number])) for number in sorted(numbers)]
+        if not found:
+            continue
         number, kinds, bounds = (np.array(values) for values in zip(*found, strict=True))
         each = float(np.mean(kinds / number))
         row = {"setting": name, "tasks": len(found), "kinds of features a program": each}

@@ -238,7 +238,7 @@ class _CpuRow:
         return vectors, scalars
 
     def _loads_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
-        """Return an operand's loads: a loop that does not move it may keep it in registers."""
+        """Return an operand's loads: a loop that does not move it may keep it."""
         loads, inside = self._iterations, frozenset[LoopVar]()
         for place in range(len(self._own) - 1, -1, -1):
             loop = self._own[place]

@@ -183,7 +183,10 @@ def task_symbols(
         latency_s=records.latency_s,
         timed_s=records.timed_s,
         key=records.key,
-        groups=tuple(replay(task, records.steps, analyzer.symbols).parts),
+        groups=tuple(
+            (rows, analyzer.symbols(nests))
+            for rows, nests in replay(task, records.steps, lambda nests: nests).parts
+        ),
     )
 
 

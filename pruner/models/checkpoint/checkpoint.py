@@ -283,14 +283,20 @@ def _plain(value: Any) -> Any:
 
 def git_commit() -> str:
     """Commit of this code's source tree, with "+changes" if there are any, or "unknown"."""
-    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+changes"]
-    # Git would otherwise lock the index, which a user's own git may need.
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    place = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments],
+            cwd=Path(__file__).parent,
+            # `git status` would otherwise lock the index, which a user's own git may need.
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+
     try:
-        found = subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, check=True
-        )
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()

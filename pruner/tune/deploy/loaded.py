@@ -12,7 +12,6 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,8 +207,7 @@ class Network:
 
     def __reduce__(self) -> Any:
         """Copy by the path of the library, which has everything."""
-        made = partial(Network, latency_s=self.latency_s, folder=self.folder)
-        return made, (self.path.resolve(),)
+        return _again, (self.path.resolve(), self.latency_s, self.folder)
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
@@ -283,3 +281,7 @@ def _opened(path: Path) -> Any:
         name = Path(folder) / "network.so"
         name.symlink_to(path.resolve())
         return importlib.import_module("tvm_ffi").load_module(str(name))
+
+
+def _again(path: Path, latency_s: float | None, folder: Path | None) -> Network:
+    return Network(path, latency_s=latency_s, folder=folder)

@@ -39,6 +39,14 @@ class Coverage:
         """True if there are spaces, and all are batched."""
         return 0 < self.spaces == self.batched
 
+    def __str__(self) -> str:
+        """Summarise in a word, or in two numbers if partly batched."""
+        if not self.spaces:
+            return "none"
+        if 0 < self.batched < self.spaces:
+            return f"{self.batched} of {self.spaces}"
+        return "batched" if self.batched else "replayed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayShare:

@@ -143,8 +143,8 @@ def _parts(value: Any) -> Mapping[Any, Any] | Sequence[Any] | None:
         names = names_in(type(value), context, len(children))
         return children if names is None else dict(zip(names, children, strict=True))
     # elements of a set have no order; an array is no container of tensors
-    is_array = hasattr(value, "__array__")
-    if isinstance(value, Iterable) and not isinstance(value, Set) and not is_array:
+    is_plain = isinstance(value, Iterable) and not isinstance(value, Set)
+    if is_plain and not hasattr(value, "__array__"):  # else the array's own code
         with suppress(Exception):  # of any kind: its elements are made by code of its own
             return tuple(value)
     return None

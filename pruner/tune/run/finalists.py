@@ -312,7 +312,7 @@ def best_module(
 def copy_chosen(
     run: Path, source: Path, modules: Mapping[str, Any], target: Any, folder: Path
 ) -> bool:
-    """Copy the records of a run's chosen trials to `folder`; return whether there are any.
+    """Copy the records of a run's chosen trials to `folder`; False without any.
 
     They are the trials that `best_module` would take, with the database in `source`.
     """

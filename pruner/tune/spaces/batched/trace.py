@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 def _quotient(
     index: Any, axes: dict[Any, int], numbers: dict[Any, int]
 ) -> tuple[int, tuple[Any, ...], tuple[Any, ...] | None]:
-    """Read an index ``(i // a) % c`` as axis, divisors, and extent or None."""
+    """Read an index ``(i // a) % c`` as axis, divisors, extent or None."""
     kind = type(index).__name__
     if kind in ("FloorMod", "FloorDiv"):
         axis, divisors, extent = _quotient(index.a, axes, numbers)

@@ -341,7 +341,7 @@ def test_an_operator_with_variants_is_the_network_of_a_file(monkeypatch, tmp_pat
         # resumed, it writes the file that it lacks
         resumed = read_config(tmp_path / "tune" / "run" / CONFIG_FILE)
         tune.run(resumed, tmp_path / "tune" / "run")
-        assert resumed.policy.draft.population == 128  # that of networks
+        assert resumed.policy.verify.population == 128  # that of networks
     ((config, _, folder),) = seen
     assert folder == tmp_path / "tune" / "run"
     assert config.network == str(folder / "matmul_bias_relu_3_4_5.pt2")

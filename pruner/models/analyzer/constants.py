@@ -67,7 +67,7 @@ class CpuRates:
     choice: float = 1.0
     special: float = 15.0  # one function call
     automatic: float = 1.2  # slow-down of arithmetic where only the compiler vectorises
-    written: float = 1.2  # slow-down where the pragma writes out lanes and reduction steps
+    written: float = 1.2  # slow-down where the pragma writes out lanes and many reduction steps
     l1_bytes: float = 32.0  # per cycle between L1 and L2
     l2_bytes: float = 12.0  # per cycle between L2 and L3
     dram: float = 0.7  # share of the memory bandwidth that is reached

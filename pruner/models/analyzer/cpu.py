@@ -78,9 +78,9 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: Collection[str]
     # Units of a core work at the same time, also prefetchers: the norm is a soft maximum, 4 lies
     # between sum and maximum.
     busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
-    # Lanes that are written out with several steps become vectors in part.
-    written = (s["written"] > 1) & (s["automatic"] > 0) & reduces
-    out = busy * np.where(written, c.written, 1.0) + s["special"] * c.special
+    # Lanes that are written out with reduction steps become vectors in part: a soft step.
+    written = (1 - 1 / s["written"]) * s["automatic"] * reduces
+    out = busy * (1 + (c.written - 1) * written) + s["special"] * c.special
     if "choice_c" in on:
         out = out + s["choices"] * c.choice
     return out

@@ -275,7 +275,7 @@ def test_help_shows_what_a_run_would_take():
     }
     assert "now pruner_network)" in shown["network=resnet18"]
     assert "now pruner_live)" in shown["seed=0"]
-    assert "\n  policy.draft.population=128" in shown["network=resnet18"]
+    assert "\n  policy.draft.population=512" in shown["network=resnet18"]
 
 
 def test_what_is_implied_is_in_conf_and_said_there():

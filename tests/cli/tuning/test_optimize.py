@@ -184,7 +184,7 @@ def test_efforts_are_the_commands_files():
 
     with command_config("tune", ["network=resnet18", "effort=quick"]) as config:
         assert build(config.effort) == Effort(trials_per_task=8, seconds=180, patience=8, trials=32)
-        assert config.policy.draft.population == 128  # that of networks
+        assert config.policy.verify.population == 128  # that of networks
 
 
 def test_an_application_of_hydra_keeps_its_own_configuration():

@@ -26,7 +26,7 @@ def key(*parts: Any) -> str:
 
 
 def kinds(dag: ComputeDAG) -> list[str]:
-    return [stage.kind[0] for stage in dag.stages]
+    return ["p" if stage.body is None else "c" for stage in dag.stages]
 
 
 def test_matmul_reads_rows_of_a_and_columns_of_b() -> None:

@@ -78,7 +78,8 @@ class FakeMeasurer:
                 self.done.append("measured")
             if self.asked == self.dies_at:
                 raise Killed
-            value = 1e-3 * (1 + float(np.abs(np.sin(candidate.decisions)).sum()))
+            turned = candidate.decisions + 0.1 * np.arange(len(candidate.decisions))  # no ties
+            value = 1e-3 * (1 + float(np.abs(np.sin(turned)).sum()))
             failed = int(candidate.decisions.sum()) % 11 == 0
             self.known_s.append(batch.known_s())
             yield position, Outcome(error="run_crash") if failed else Outcome(costs_s=(value,))

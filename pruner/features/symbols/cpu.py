@@ -3,8 +3,11 @@
 Per statement (the last store of a stage) and for the whole program unless said otherwise; after the
 paper's Table 2 with the levels of a CPU:
 
-* *Register tile*: the spatial loops inside the innermost reduction loop (S1); their operands are
-  loaded once per step, and their results stay in registers [BLIS: Van Zee and van de Geijn, 2015].
+* *Register tile*: the spatial loops inside the innermost reduction loop of more than one step (S1),
+  without a reduction the unrolled body; their operands are loaded once per step, and their results
+  stay in registers [BLIS: Van Zee and van de Geijn, 2015].
+* *Choices*: decisions about padding, each shared by a vector and by loops of the tile that the
+  condition lacks.
 * *Footprint* of the loops from depth ``l`` inwards: sum over buffers of the box they touch, in
   whole cache lines [Wolf and Lam, 1991, reuse in tiled loops].
 * *Traffic* into a cache of ``C`` bytes: a buffer crosses once for the loop around the outermost
@@ -41,7 +44,6 @@ from pruner.features.symbols.symbol_table import (
     fill,
 )
 from pruner.program.device import CpuDevice
-from pruner.program.index.affine import LoopVar
 from pruner.program.nests import LoopNests
 
 Depths = Int[np.ndarray, " program"]  # places in the list of own loops
@@ -157,7 +159,7 @@ class _CpuRow:
         return chosen
 
     def _run(self) -> PerProgram:
-        """Return the neighbouring elements of the tile, written and read side by side [N]."""
+        """Return neighbours in the result and in operands of stride 1, of the tile [N]."""
         out = self._run_of(self._s.write)
         for access in self._s.reads:
             stride = np.zeros(self._num)
@@ -182,10 +184,9 @@ class _CpuRow:
         return self._vector / (whole + np.where(self._marked > 1, rest > 0, pieces))
 
     def _outermost_tile_loop(self) -> Depths:
-        """Return the first own loop of the tile; without a reduction, of the body."""
+        """Return the first own loop of the tile; without reduction steps, of the body."""
         depth = self._body
         if self._s.is_reduction:
-            depth = np.zeros_like(depth)
             for place, loop in enumerate(self._own):
                 if loop.is_reduce:
                     depth = np.where(loop.extent > 1, place + 1, depth)
@@ -217,7 +218,10 @@ class _CpuRow:
         return out
 
     def _written_out(self, *, reductions_only: bool) -> PerProgram:
-        """Return statements that the pragma writes out; a marked vector is one statement."""
+        """Return statements, or reduction steps, that the pragma writes out.
+
+        A marked vector is one statement.
+        """
         body, open_, steps = np.ones(self._num), np.ones(self._num, bool), np.ones(self._num)
         for loop in reversed(self._loops):
             if loop.mark != "vectorize":
@@ -238,8 +242,8 @@ class _CpuRow:
         return vectors, scalars
 
     def _loads_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
-        """Return an operand's loads: a loop that does not move it may keep it."""
-        loads, inside = self._iterations, frozenset[LoopVar]()
+        """Return an operand's loads: loops of the tile that do not move it keep it."""
+        loads = self._iterations
         for place in range(len(self._own) - 1, -1, -1):
             loop = self._own[place]
             if not loop.is_reduce:
@@ -247,7 +251,6 @@ class _CpuRow:
                 # a vector loop broadcasts, see _split
                 kept = kept & ~access.uses(loop.var) & ~self._chosen[loop]
                 loads = loads / np.where(kept, loop.extent, 1)
-            inside |= {loop.var}
         return self._split(access, loads)
 
     def _choices(self) -> PerProgram:

@@ -103,7 +103,7 @@ CPU_COLUMNS: Columns = _columns(
     ("regions", "regions", "how often a parallel region is opened"),
     ("lanes", "elements", "a vector operation works on, at most the device's"),
     ("automatic", "0 or 1", "no loop is marked: the compiler vectorises if it can"),
-    ("choices", "selections", "decided: padding"),
+    ("choices", "decisions", "about padding, shared by loops of the tile that a condition lacks"),
     ("tile", "vector operations", "in the register tile"),
     ("accumulators", "vector registers", "that hold the tile's results"),
     ("steps", "iterations", "of reduction loops in the tile and directly around it"),

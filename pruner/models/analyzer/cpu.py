@@ -4,13 +4,14 @@ Per statement, in cycles of one core (throughput limits of an out-of-order core 
 counts them [Stengel et al., 2015, section 2]; device numbers from the platform file):
 
 * arithmetic: operations / (peak operations a cycle * lanes used);
-* *issue*: load and store instructions; together with one instruction per vector operation and two
-  per iteration of a loop that is not unrolled, over the width of the core's front end;
+* *issue*: load and store instructions (a reduction loads the results that it stores); together with
+  one instruction per vector operation and two per iteration of a loop that is not unrolled, over
+  the width of the core's front end;
 * *chain*: a reduction step waits for the one before, so few accumulators leave units idle;
-* *choice*: deciding where padding begins;
+* *choice*: deciding where padding begins, once for loops of the tile that a condition lacks;
 * *register*: a tile that is not unrolled stores its results in every step and loads them again. A
   tile that is larger than the registers also stores and loads operands. Both lengthen the chain;
-* *cache*: bytes that miss a cache, over the bandwidth of the next level;
+* *cache*: bytes that miss a cache, over the bandwidth of the next level, beside the arithmetic;
 * *balance*: the work of a parallel loop is done when the busiest core is done, and opening a
   parallel region costs time.
 
@@ -78,7 +79,8 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: Collection[str]
     # Units of a core work at the same time, also prefetchers: the norm is a soft maximum, 4 lies
     # between sum and maximum.
     busy = sum((unit**c.overlap for unit in units), np.zeros_like(lanes)) ** (1 / c.overlap)
-    # Lanes that are written out with reduction steps become vectors in part: a soft step.
+    # Where the pragma writes out reduction steps, the compiler finds a part of the vectors of
+    # unmarked lanes only: 0 for a single step, towards 1 for many.
     written = (1 - 1 / s["written"]) * s["automatic"] * reduces
     out = busy * (1 + (c.written - 1) * written) + s["special"] * c.special
     if "choice_c" in on:

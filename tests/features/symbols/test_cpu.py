@@ -152,5 +152,13 @@ def test_identities_of_random_tilings():
         assert (s["l1_footprint"] <= s["l2_footprint"]).all()
         assert ((s["lanes"] >= 1) & (s["lanes"] <= 8)).all()
         assert (s["accumulators"] <= s["tile"] + 1e-9).all()
-        assert ((s["written"] == 1) | (s["written"] <= s["steps"])).all()
+        assert (s["written"] <= s["body"]).all()
         assert ((s["balance"] > 0) & (s["balance"] <= 1)).all()
+
+
+def test_a_reduction_of_one_step_has_the_tile_of_its_body():
+    steps = [["RE", 2, [0, 1, 2]], ["AN", 2, 0, 3], ["PR", 2, 0, "auto_unroll_max_step$64"]]
+    group = group_programs([steps])[0][0]
+    nests = lower(apply(matmul_dag(64, 1, 64), group.skeleton, group.decisions))
+    s = cpu_symbols(nests, device())
+    assert s["tile"][-1, 0] * s["lanes"][-1, 0] == 64  # a row; the rows are parallel

@@ -159,7 +159,7 @@ class _CpuRow:
         return chosen
 
     def _run(self) -> PerProgram:
-        """Return neighbours in the result and in operands of stride 1, of the tile [N]."""
+        """Return the tile's neighbours in its result and its neighbouring operands [N]."""
         out = self._run_of(self._s.write)
         for access in self._s.reads:
             stride = np.zeros(self._num)
@@ -242,7 +242,7 @@ class _CpuRow:
         return vectors, scalars
 
     def _loads_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
-        """Return an operand's loads: loops of the tile that do not move it keep it."""
+        """Return loads of an operand: the loops of the tile without it keep it."""
         loads = self._iterations
         for place in range(len(self._own) - 1, -1, -1):
             loop = self._own[place]

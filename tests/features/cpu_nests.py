@@ -5,7 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from pruner.program.dag.expr import Binary, Const
+from pruner.program.dag.operators import dag_for_workload
 from pruner.program.nests import Mark
+from pruner.program.te.apply import apply
+from pruner.program.te.lower import lower as te_lower
+from pruner.program.te.skeleton import group_programs
 from pruner.program.tir import primitives
 from pruner.program.tir.lower import lower
 from tests.features.test_caches import tiled
@@ -44,6 +48,14 @@ def of_halves(tree, block):
     tree.buffers[block.buffer] = replace(tree.buffers[block.buffer], dtype="float16")
 
 
+def padded(size):
+    """A 3x3 convolution of NCHW tensors whose padding is decided in its loops."""
+    dag = dag_for_workload(f'["conv2d_layer", 1, 8, {size}, {size}, 8, 3, 3, 1, "SAME"]', ())
+    steps = [["CI", 1], ["RE", 3, [0, 2, 3, 4, 5, 6, 1]]]
+    group = group_programs([steps])[0][0]
+    return te_lower(apply(dag, group.skeleton, group.decisions))
+
+
 NESTS = {
     "tiles": product(ORDER, [4, 8, 16], [16, 4, 2], [8, 8, 32]),
     "others": product(ORDER, [1, 64], [64, 1], [2, 4]),
@@ -54,4 +66,6 @@ NESTS = {
     "larger": changed(as_it_was, 128),
     "sum": changed(with_a_sum_more),
     "halves": changed(of_halves),
+    "padded": padded(14),
+    "wider": padded(28),
 }

@@ -99,6 +99,7 @@ class _CpuRow:
         cores = self._device.num_cores
         vector_loads, scalar_loads = self._loads()
         vector_stores, scalar_stores = self._split(self._s.write, self._iterations)
+        body, written = self._written_out()
         return {
             "comp_count": self._iterations * operations.flops,
             "special": self._iterations * operations.special,
@@ -112,9 +113,9 @@ class _CpuRow:
             "tile": self._tile_of(None) / self._lanes,
             "accumulators": self._tile_of(self._s.write) / self._lanes,
             "steps": self._steps(),
-            "written": self._written_out(reductions_only=True),
+            "written": written,
             "unroll": self._s.unroll,
-            "body": self._written_out(reductions_only=False),
+            "body": body,
             "vector_loads": vector_loads,
             "scalar_loads": scalar_loads,
             "vector_stores": vector_stores,
@@ -162,11 +163,9 @@ class _CpuRow:
         """Return the tile's neighbours in its result and its neighbouring operands [N]."""
         out = self._run_of(self._s.write)
         for access in self._s.reads:
-            stride = np.zeros(self._num)
-            for loop, here in self._chosen.items():
-                stride = stride + np.where(here, access.stride(loop.var), 0)
             # an operand without the vector's loop is broadcast, strided elements are put together
-            out = np.where(stride == 1, np.minimum(out, self._run_of(access)), out)
+            beside = self._lane_stride(access) == 1
+            out = np.where(beside, np.minimum(out, self._run_of(access)), out)
         return out
 
     def _run_of(self, access: NestAccess) -> PerProgram:
@@ -217,12 +216,12 @@ class _CpuRow:
                 open_ &= inside | (loop.extent == 1)
         return out
 
-    def _written_out(self, *, reductions_only: bool) -> PerProgram:
-        """Return statements, or reduction steps, that the pragma writes out.
+    def _written_out(self) -> tuple[PerProgram, PerProgram]:
+        """Return statements and reduction steps that the pragma writes out.
 
         A marked vector is one statement.
         """
-        body, open_, steps = np.ones(self._num), np.ones(self._num, bool), np.ones(self._num)
+        body, steps, open_ = np.ones(self._num), np.ones(self._num), np.ones(self._num, bool)
         for loop in reversed(self._loops):
             if loop.mark != "vectorize":
                 larger = body * loop.extent
@@ -231,27 +230,22 @@ class _CpuRow:
                 body = np.where(open_, larger, body)
                 if loop.is_reduce:
                     steps = np.where(open_, steps * loop.extent, steps)
-        return steps if reductions_only else body
+        return body, steps
 
     def _loads(self) -> tuple[PerProgram, PerProgram]:
         """Return loads of vectors and of elements; the tile keeps operands in registers."""
         vectors, scalars = np.zeros(self._num), np.zeros(self._num)
         for access in self._s.reads:
-            more = self._loads_of(access)
+            loads = self._iterations
+            for place, loop in enumerate(self._own):
+                if not loop.is_reduce:
+                    # A tile loop that does not move it reuses registers, a vector loop broadcasts.
+                    kept = (place >= self._tile_depth) & ~access.uses(loop.var)
+                    kept &= ~self._chosen[loop]
+                    loads = loads / np.where(kept, loop.extent, 1)
+            more = self._split(access, loads)
             vectors, scalars = vectors + more[0], scalars + more[1]
         return vectors, scalars
-
-    def _loads_of(self, access: NestAccess) -> tuple[PerProgram, PerProgram]:
-        """Return loads of an operand: the loops of the tile without it keep it."""
-        loads = self._iterations
-        for place in range(len(self._own) - 1, -1, -1):
-            loop = self._own[place]
-            if not loop.is_reduce:
-                kept = place >= self._tile_depth
-                # a vector loop broadcasts, see _split
-                kept = kept & ~access.uses(loop.var) & ~self._chosen[loop]
-                loads = loads / np.where(kept, loop.extent, 1)
-        return self._split(access, loads)
 
     def _choices(self) -> PerProgram:
         """Return decisions of padding; loops of the tile that a condition lacks share them."""
@@ -268,14 +262,19 @@ class _CpuRow:
 
     def _split(self, access: NestAccess, count: PerProgram) -> tuple[PerProgram, PerProgram]:
         """Split ``count`` accesses into vector and scalar instructions, by the lanes' stride."""
-        stride = np.zeros(self._num)
-        for loop, here in self._chosen.items():
-            stride = stride + np.where(here, access.stride(loop.var), 0)
+        stride = self._lane_stride(access)
         # a vector of strided elements is put together from the vectors that hold them
         near = (stride >= 1) & (stride < self._lanes)
         vectors = np.where(near, count * stride / self._lanes, 0)
         # Stride 0 is a broadcast: one scalar load serves all lanes.
         return vectors, np.where(near, 0, count / np.where(stride == 0, self._vector, 1))
+
+    def _lane_stride(self, access: NestAccess) -> PerProgram:
+        """Return elements between neighbouring lanes; 0 is a broadcast."""
+        stride = np.zeros(self._num)
+        for loop, here in self._chosen.items():
+            stride = stride + np.where(here, access.stride(loop.var), 0)
+        return stride
 
     def _memory(self) -> dict[str, PerProgram]:
         """Return footprints and traffic of the caches in bytes of whole cache lines."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from pruner.errors import PrunerError
+from pruner.errors import PrunerError, check_chosen
 from pruner.models.analyzer.analyzer import FORMULAS, Analyzer, AnyFormula, load_analyzer, terms
 from pruner.models.analyzer.constants import GROUPS, without
 from pruner.models.model import Model
@@ -30,12 +30,11 @@ class AnalyzerChoice(Model):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.form not in FORMULAS:
-            raise PrunerError(f"model.form={self.form} is unknown; known: {', '.join(FORMULAS)}")
+        check_chosen("model.form", [self.form], FORMULAS)
         kinds = (terms(self.form, kind) for kind in (GpuDevice, CpuDevice))
         known = dict.fromkeys([*GROUPS, *(name for kind in kinds for name in kind)])
-        if self.without is not None and self.without not in known:
-            raise PrunerError(f"model.without={self.without} is unknown; known: {', '.join(known)}")
+        if self.without is not None:
+            check_chosen("model.without", [self.without], known)
         if type(self.calibrate) is not int or self.calibrate < 0:
             raise PrunerError("model.calibrate must be a number of programs, 0 or more")
         if self.calibrate and self.form != "hardware":

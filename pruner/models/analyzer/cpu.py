@@ -52,10 +52,10 @@ def _core_cycles(s: Symbols, device: CpuDevice, c: CpuRates, on: Collection[str]
     lanes = s["lanes"] if "lanes_c" in on else np.full_like(s["lanes"], width)
     peak = device.flops_per_cycle_per_core / width * lanes  # operations a cycle with these lanes
     units = [s["comp_count"] / peak * np.where(s["automatic"] > 0, c.automatic, 1.0)]
-    out_of_registers = (
-        _out_of_registers(s, device, c) if "register_m" in on else np.zeros_like(lanes)
-    )
     reduces = np.array(s.reductions)[:, None]
+    out_of_registers = np.zeros_like(lanes)
+    if "register_m" in on:
+        out_of_registers = np.where(reduces, _out_of_registers(s, device, c), 0.0)
     stores = s["vector_stores"] + s["scalar_stores"]
     again = stores * out_of_registers
     if "issue_c" in on:
@@ -99,4 +99,4 @@ def _out_of_registers(s: Symbols, device: CpuDevice, c: CpuRates) -> PerStatemen
     needed = s["accumulators"] + shorter + 2
     # The compiler interleaves the tile's operations: beyond the registers nearly all are spilled.
     spilled = c.spill / (1 + (device.vector_registers / needed) ** 8)
-    return np.where(np.array(s.reductions)[:, None], np.maximum(rolled, spilled), 0.0)
+    return np.maximum(rolled, spilled)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pruner.program.dag.expr import Binary, Const
+from pruner.program.dag.expr import Axis, Binary, Call, Const, rewrite
 from pruner.program.dag.operators import dag_for_workload
 from pruner.program.nests import Mark
 from pruner.program.te.apply import apply
@@ -48,12 +48,21 @@ def of_halves(tree, block):
     tree.buffers[block.buffer] = replace(tree.buffers[block.buffer], dtype="float16")
 
 
-def padded(size):
-    """A 3x3 convolution of NCHW tensors whose padding is decided in its loops."""
+def padded(size, axis=None):
+    """A 3x3 convolution of NCHW tensors, padded in its loops; axis: of another condition."""
     dag = dag_for_workload(f'["conv2d_layer", 1, 8, {size}, {size}, 8, 3, 3, 1, "SAME"]', ())
-    steps = [["CI", 1], ["RE", 3, [0, 2, 3, 4, 5, 6, 1]]]
+    steps = [["CI", 1], ["RE", 3, [0, 2, 4, 5, 6, 1, 3]]]
     group = group_programs([steps])[0][0]
-    return te_lower(apply(dag, group.skeleton, group.decisions))
+    nests = te_lower(apply(dag, group.skeleton, group.decisions))
+
+    def rule(node):
+        return replace(node, args=(near, *node.args[1:])) if isinstance(node, Call) else node
+
+    if axis is not None:
+        near = Binary("lt", Axis(axis), Const(8, "int32"), "bool")
+        for store in nests.stores:
+            store.value = rewrite(store.value, rule)
+    return nests
 
 
 NESTS = {
@@ -68,4 +77,6 @@ NESTS = {
     "halves": changed(of_halves),
     "padded": padded(14),
     "wider": padded(28),
+    "row": padded(14, axis=2),
+    "column": padded(14, axis=3),
 }

@@ -74,6 +74,29 @@ def test_unmarked_loops_run_in_vectors_where_a_compiler_finds_them():
     assert rows["vector_loads"] == 0
 
 
+def test_lanes_are_neighbours_in_the_tile_and_in_its_operands():
+    n = 128
+    # 8 of the 16 columns stand outside of k1: its steps have vectors of two
+    outside = tiled_steps(n, (4, 1, 1), (1, 8, 2), 4, unroll=512, vector=False)
+    assert symbols_of(outside, n)["lanes"] == 2
+    # two rows of four columns are neighbours in C, and not in B
+    steps = [
+        ["SP", 2, 0, n, [2], 1],
+        ["RE", 2, [0, 3, 1, 2]],
+        ["PR", 2, 0, "auto_unroll_max_step$64"],
+    ]
+    group = group_programs([steps])[0][0]
+    nests = lower(apply(matmul_dag(n, n, 4), group.skeleton, group.decisions))
+    assert cpu_symbols(nests, device())["lanes"][-1, 0] == 4
+
+
+def test_a_reduction_loop_of_one_step_bounds_no_tile():
+    n = 128
+    s = symbols_of(tiled_steps(n, (4, 1, 8), (1, 2, 16), 1), n)
+    assert s["tile"] == 2 * 8 * 16 / 8  # j2 i3 j3, inside k0
+    assert s["steps"] == 128
+
+
 @pytest.mark.parametrize(
     ("columns", "marked", "automatic"),
     [(8, 8, 8), (4, 4, 4), (12, 12 / 2, 12 / 2), (14, 14 / 2, 14 / 3)],  # 14 = 8 + 4 + 2

@@ -31,6 +31,7 @@ def test_symbols_are_those_of_each_alone(platform):
         (["stages", "sum"], 3),
         (["stages", "halves"], 4),
         (["padded", "wider"], 1),
+        (["row", "column"], 2),
     ],
 )
 def test_what_has_one_structure_is_computed_once(names, computed):

@@ -82,6 +82,9 @@ def test_the_front_end_and_spilled_results_by_hand():
     both = (0.5**4 + 1 + (2 / 4) ** 4) ** (1 / 4)  # loads, stores, instructions
     assert reduction(accumulators=14.0) == pytest.approx(again * both * cycles, rel=1e-3)
     assert reduction(accumulators=6.0) < 0.01 * reduction(accumulators=28.0)
+    # a tile of two steps loads and stores half as many results as it has operations
+    halves = (2 * (2 / 4) ** 4 + 1) ** (1 / 4)  # loads, instructions, stores
+    assert reduction(steps=2.0) == pytest.approx(4e6 * halves * cycles, rel=1e-3)
     # lanes that are written out with reduction steps, which the compiler finds in part
     busy = {"vector_stores": 0.0, "comp_count": 1e9, "automatic": 1.0}
     assert reduction(**busy, written=8.0) == pytest.approx((1 + 0.2 * 7 / 8) * reduction(**busy))

@@ -33,9 +33,9 @@ class BatchPlan(ABC):
     def epoch(self, task: Tasks, generator: torch.Generator) -> list[Positions]:
         """Batches of positions into `task`, the task numbers of the training programs."""
 
+    @abstractmethod
     def num_batches(self, task: Tasks) -> int:
         """Number of batches of every epoch."""
-        return len(self.epoch(task, torch.Generator()))
 
     def _order(
         self, task: Int[Tensor, " item"], generator: torch.Generator
@@ -64,6 +64,11 @@ class MixedBatches(BatchPlan):
         """Cut one random permutation."""
         order = self._order(task, generator)
         return [part for part in order.split(self.programs) if len(part) > 1]
+
+    def num_batches(self, task: Tasks) -> int:
+        """Full batches, and a last batch of at least two programs."""
+        full, rest = divmod(len(task), self.programs)
+        return full + (rest > 1)
 
 
 class TaskBatches(BatchPlan):
@@ -101,17 +106,31 @@ class TaskBatches(BatchPlan):
         shuffled = torch.randperm(len(task), generator=generator)
         by_task = shuffled[torch.argsort(task[shuffled], stable=True)]
         lists: list[Tensor] = []
-        counts = torch.bincount(task)
-        for everything in by_task.split(counts[counts > 0].tolist()):
+        for everything in by_task.split(self._counts(task)):
             # Already shuffled, so a cut is a random draw.
             programs = everything[: self.per_task]
-            lists.extend(programs.tensor_split(-(-len(programs) // self.programs)))
+            lists.extend(programs.tensor_split(self._num_lists(len(programs))))
         # The window orders lists by their task; all programs of a list share it.
         owner = task[torch.stack([one[0] for one in lists])] if lists else task[:0]
         order = self._order(owner, generator).tolist()
         groups = [order[i : i + self.tasks] for i in range(0, len(order), self.tasks)]
         batches = [torch.cat([lists[i] for i in group]) for group in groups]
         return [batch for batch in batches if len(batch)]
+
+    def num_batches(self, task: Tasks) -> int:
+        """Lists of all tasks, `tasks` a batch."""
+        most = self.per_task
+        counts = [count if most is None else min(count, most) for count in self._counts(task)]
+        lists = sum(self._num_lists(count) for count in counts)
+        return -(-lists // self.tasks)
+
+    def _num_lists(self, count: int) -> int:
+        return -(-count // self.programs)
+
+    @staticmethod
+    def _counts(task: Tensor) -> list[int]:
+        counts = torch.bincount(task)
+        return counts[counts > 0].tolist()
 
 
 class EpochSampler(Sampler[Tensor]):

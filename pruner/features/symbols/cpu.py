@@ -165,7 +165,8 @@ class _CpuRow:
         for access in self._s.reads:
             # an operand without the vector's loop is broadcast, strided elements are put together
             beside = self._lane_stride(access) == 1
-            out = np.where(beside, np.minimum(out, self._run_of(access)), out)
+            if beside.any():
+                out = np.where(beside, np.minimum(out, self._run_of(access)), out)
         return out
 
     def _run_of(self, access: NestAccess) -> PerProgram:

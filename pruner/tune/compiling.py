@@ -12,6 +12,7 @@ from typing import Any
 from pruner.arrays import dtype_bytes
 from pruner.errors import PrunerError
 from pruner.tune.kinds import is_cuda, is_gpu
+from pruner.tune.lane_guards import guards_shared
 from pruner.tune.lanes import copies_ahead, lanes_written_out, unrolled_by_nvcc
 from pruner.tune.tvm_import import load_intrinsics, load_tvm, map_functions
 from pruner.tune.vector_math import with_vector_math
@@ -85,7 +86,7 @@ def foreign_triple(target: Any) -> str | None:
 def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
     """Rewrite scheduled functions for TVM's compiler, equally for kernels and networks."""
     if is_gpu(target):
-        return lanes_written_out(unrolled_by_nvcc(module), target)
+        return lanes_written_out(unrolled_by_nvcc(guards_shared(module)), target)
     if target.kind.name == "llvm":
         module = even_vectors(module)
     return with_vector_math(module, target, exact=exact)

@@ -127,7 +127,7 @@ class _GpuRow:
             "thread_iterations": self._iterations,
             "vthreads": self._extent(self._vthreads),
             "unroll": self._s.unroll,
-            "vector": self._extent(x for x in self._own if x.mark is Mark.VECTORIZE),
+            "vector": self._lanes_at_once(),
             "shared_loads": loads,
             "shared_loads_least": self._least_loads(),
             "shared_cycles": cycles,
@@ -235,11 +235,22 @@ class _GpuRow:
         )
         return np.where(touched < box, np.minimum(run, touched), rows)
 
+    def _lane(self) -> LoopVar | None:
+        return next((x.var for x in self._threads if x.mark is Mark.THREAD_X), None)
+
+    def _lanes_at_once(self) -> PerProgram:
+        """Return elements of a vector; on tensor cores 1 where a fetch gathers them."""
+        vectors = [x for x in self._own if x.mark is Mark.VECTORIZE]
+        lanes = self._extent(vectors)
+        if not (self._on_cores and self._stages and len(vectors) == 1):
+            return lanes
+        rows = [a.is_row(self._lane(), vectors[0].var, lanes) for a in self._global]
+        return np.where(np.logical_and.reduce(rows), lanes, 1) if rows else lanes
+
     def _lines(self) -> PerProgram:
         """Return cache lines of the slowest global access, summed over split lanes."""
-        loops = [*self._own]
-        lane = next((x.var for x in self._threads if x.mark is Mark.THREAD_X), None)
-        vector = next((x for x in loops if x.mark is Mark.VECTORIZE), None)
+        lane = self._lane()
+        vector = next((x for x in self._own if x.mark is Mark.VECTORIZE), None)
         found = np.zeros(self._num)
         for access in self._global:
             first = access.lines_of_warp(lane, None)

@@ -170,6 +170,13 @@ class NestAccess:
         moved = self._address({**at, vector: np.ones((1, 1), np.int64)})
         return count.astype(float), (moved // _LINE_BYTES != start // _LINE_BYTES).mean(axis=0)
 
+    def is_row(self, lane: LoopVar | None, vector: LoopVar, lanes: PerProgram) -> ProgramMask:
+        """Return where a vector's elements are neighbours for each lane of a warp [N]."""
+        at = {} if lane is None else {lane: np.arange(WARP_LANES)[:, None]}
+        last = (lanes - 1).astype(np.int64)[None, :]
+        moved = self._address({**at, vector: last}) - self._address(at)
+        return np.asarray((moved == last * self.buffer.bytes_per_element).all(axis=0))
+
     def _address(self, values: dict[LoopVar, Ints]) -> Ints:
         """Return bytes from the buffer's start [32, N]; unnamed variables are 0."""
         out = np.zeros((WARP_LANES, self.num), np.int64)

@@ -260,6 +260,35 @@ def test_the_draft_tells_programs_apart_and_prefers_warps_with_more_fragments(tv
         assert len(np.unique(found)) > 150
 
 
+@pytest.mark.parametrize("operator", ["batch", "conv"])
+def test_a_fetch_that_gathers_has_no_vectors(tvm, operator):
+    """The depth of a 3 x 3 convolution has windows innermost: its neighbours are not in a row."""
+    for _, space in spaces(OPERATORS[operator]):
+        draws = space.sample(30, np.random.default_rng(6))
+        a_lanes = np.array([1, 2, 4, 8])[draws[:, 14]]
+        for rows, _, symbols in space.symbols(draws, load_analyzer(CONF, "a100")):
+            found = symbols["vector"][0]
+            assert (found == (a_lanes[rows] if operator == "batch" else 1)).all()
+        assert (a_lanes > 1).any()
+
+
+def test_loads_are_waited_for_less_where_they_are_wide_or_written_out(tvm):
+    """Vectors of 2 and 8 elements of A, then written out: slots 14 and 16 of the decisions."""
+    analyzer = load_analyzer(CONF, "h100")
+    for _, space in spaces({"operator": "matmul", "m": 512, "n": 512, "k": 512}):
+        narrow = space.sample(300, np.random.default_rng(0))
+        narrow[:, [14, 16]] = [1, 0]
+        wide, written = narrow.copy(), narrow.copy()
+        wide[:, 14], written[:, [14, 16]] = 3, [3, 4]
+        kept = np.logical_and.reduce([space.legal(one) for one in (narrow, wide, written)])
+        slow, fast, fastest = (
+            space.draft_score(one[kept], analyzer) for one in (narrow, wide, written)
+        )
+        assert (slow < fast).mean() > 0.9  # not all: wide vectors may touch more lines
+        assert (fast <= fastest).all()
+        assert (fast < fastest).any()
+
+
 def test_loads_of_fragments_have_four_rows_of_a_kind_of_their_own(tvm):
     """Shared memory and fragment of A, then of B; a fragment holds 16 Fm x 16 k2 of A, B alike."""
     columns = [c.name for c in DATAFLOW_COLUMNS]

@@ -54,7 +54,8 @@ def deploy(config: DictConfig) -> dict[str, Any]:
         _check_energy(config, timed=bool(names or others))
         # one process builds all libraries: its import takes seconds
         with network_worker() as worker:
-            row = deploy_run(folder, run_config, draft=config.draft, worker=worker)
+            how = {"draft": config.draft, "cuda_graph": config.cuda_graph}
+            row = deploy_run(folder, run_config, worker=worker, **how)
             platform = network_platform(folder, run_config)
             reason, found = cannot_run(platform), {}
             if reason is not None and (config.baselines or others):
@@ -105,8 +106,10 @@ def _check_baselines(
     others = [Path(other) for other in several(config.compare)]
     check_names(several(config.baselines), FOR_KERNELS)
     _check_energy(config, timed=bool(config.baselines or others))
-    if not config.draft:
-        raise PrunerError("draft=false is for networks; leave it out for operators")
+    for name, default in (("draft", True), ("cuda_graph", False)):
+        if config[name] != default:
+            given = str(config[name]).lower()
+            raise PrunerError(f"{name}={given} is for networks; leave it out for operators")
     if platform.device == OPENCL and config.baselines:
         raise PrunerError(
             f"baselines={config.baselines}: torch runs on no OpenCL device; leave it out"

@@ -92,7 +92,9 @@ def written_out(module: Any, target: Any, *, exact: bool = False) -> Any:
     return with_vector_math(module, target, exact=exact)
 
 
-def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> Any:
+def pass_context(
+    module: Any, target: Any, instruments: Sequence[Any] = (), *, cuda_graph: bool = False
+) -> Any:
     """Make the compiler's settings for a module: a context to enter around the compiler.
 
     Some pipelines copy into shared memory ahead of the use: those of ``mma`` programs, and of two
@@ -100,6 +102,8 @@ def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> A
     would be waited for at once, so that the pipeline would cost shared memory and gain nothing. TVM
     makes the copies asynchronous (``cp.async`` of 4, 8 or 16 bytes; vectors of other sizes stay as
     they are) only on request.
+
+    ``cuda_graph``: of a network, see :func:`pruner.tune.deploy.build.build_network`.
 
     For GPUs without ``StorageRewrite``: that of TVM 0.27 gives a buffer the memory of another,
     which later passes may refuse: float32 sums staged where float16 operands of a tensor core lay
@@ -112,6 +116,7 @@ def pass_context(module: Any, target: Any, instruments: Sequence[Any] = ()) -> A
     if is_cuda(target):
         functions = [f for _, f in module.functions_items() if type(f).__name__ == "PrimFunc"]
         config |= {"tirx.use_async_copy": True} if any(map(copies_ahead, functions)) else {}
+        config |= {"relax.backend.use_cuda_graph": True} if cuda_graph else {}
     return load_tvm().tvm.transform.PassContext(config=config, instruments=instruments)
 
 

@@ -34,7 +34,8 @@ def guards_shared(module: Any) -> Any:
 def _with_one_guard(loop: Any) -> Any:
     tvm, ffi = load_tvm().tvm, load_tvm().ffi
     realize = loop.body
-    if int(loop.kind) != _VECTORIZED or type(realize).__name__ != "SBlockRealize":
+    is_vector = int(loop.kind) == _VECTORIZED and loop.step is None
+    if not is_vector or type(realize).__name__ != "SBlockRealize":
         return loop
     lanes, block = _Lanes(loop), realize.block
     bound = list(zip((axis.var for axis in block.iter_vars), realize.iter_values, strict=True))
@@ -42,8 +43,9 @@ def _with_one_guard(loop: Any) -> Any:
     def choice(call: Any) -> Any:
         if not str(getattr(call.op, "name", "")).endswith(_CHOICE):
             return call
-        guard = lanes.guard(_replaced(call.args[0], bound))
-        if guard is None:
+        whole = _replaced(call.args[0], bound)
+        guard = lanes.guard(whole)
+        if guard is None or guard.same_as(whole):  # lanes differ, or the guard has none
             return call
         return type(call)(call.op, [guard, *call.args[1:]], ret_ty=call.ty)
 
@@ -118,7 +120,8 @@ class _Lanes:
             return _AtLanes(first, moves=True)
         quotient = kind in (tirx.FloorDiv, tirx.FloorMod) and not b.moves
         # a row of lanes that begins at a multiple of its length crosses no multiple of it
-        if quotient and self._is_multiple(a.first) and self._is_multiple(b.first):
+        by_number = isinstance(index.b, tirx.IntImm) and int(index.b) > 0
+        if quotient and by_number and self._is_multiple(a.first) and self._is_multiple(b.first):
             return _AtLanes(first, moves=kind is tirx.FloorMod)
         return None
 

@@ -56,7 +56,8 @@ def rewritten(code: str) -> str:
     place = " const SimThread own = sim_thread(); const dim3 {0} = own.{0}, {1} = own.{1};"
     code = _KERNEL.sub(lambda m: m[0] + place.format("threadIdx", "blockIdx"), code)
     entries = (f'extern "C" void sim_entry_{n}(void** v) {{ sim_call({n}, v); }}' for n in names)
-    return "\n".join([code, *entries, _TAIL])
+    counts = (f'extern "C" unsigned sim_count_{n}() {{ return sim_count({n}); }}' for n in names)
+    return "\n".join([code, *entries, *counts, _TAIL])
 
 
 def _call(asm: re.Match[str]) -> str:

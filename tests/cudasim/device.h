@@ -242,4 +242,5 @@ template <class... A, std::size_t... I>
 __attribute__((noinline, no_sanitize_thread)) void sim_call(void (*kernel)(A...), void** values, std::index_sequence<I...>) {
   kernel(*(std::remove_reference_t<A>*)values[I]...);
 }
+template <class... A> constexpr unsigned sim_count(void (*)(A...)) { return sizeof...(A); }
 template <class... A> void sim_call(void (*kernel)(A...), void** values) { sim_call(kernel, values, std::index_sequence_for<A...>{}); }

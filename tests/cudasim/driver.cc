@@ -21,6 +21,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <random>
 #include <string>
@@ -61,7 +62,8 @@ struct Cell {
   bool warp_wrote = false, warp_read = false, many = false, written = false;
 };
 struct Memory { size_t bytes; std::vector<Cell> cells; };
-struct Kernel { void (*entry)(void**); char* shared[2]; };  // begin and end of its static shared memory
+// `shared`: begin and end of its static shared memory; `count`: of its arguments.
+struct Kernel { void (*entry)(void**); char* shared[2]; unsigned count; };
 
 Fiber fibers[MOST_THREADS];
 Fiber* now = nullptr;
@@ -372,6 +374,25 @@ API void sim_free(void* p) {
   free(p);
 }
 
+// A graph: the work that a stream took on while it was captured, done at every launch of the graph.
+using Graph = std::vector<std::function<int()>>;
+static Graph* captured = nullptr;
+API void sim_begin_capture() { captured = new Graph; }
+API void* sim_end_capture() {
+  Graph* whole = captured;
+  captured = nullptr;
+  return whole;
+}
+API int sim_launch_graph(void* graph) {
+  for (auto& work : *(Graph*)graph)
+    if (int failed = work()) return failed;
+  return 0;
+}
+API int sim_move(void* to, const void* from, size_t bytes) {
+  auto work = [=] { return memmove(to, from, bytes), 0; };
+  return captured ? captured->push_back(work), 0 : work();
+}
+
 // The driver.
 API int cuModuleLoadData(void** out, const void* image) {
   const char* bytes = (const char*)image;
@@ -392,9 +413,10 @@ API int cuModuleLoadData(void** out, const void* image) {
 API int cuModuleUnload(void* module) { return dlclose(module); }
 API int cuModuleGetFunction(void** out, void* module, const char* name) {
   auto entry = (void (*)(void**))dlsym(module, (std::string("sim_entry_") + name).c_str());
+  auto count = (unsigned (*)())dlsym(module, (std::string("sim_count_") + name).c_str());
   auto range = (void (*)(char**))dlsym(module, "sim_shared_range");
-  if (!entry || !range) return error(NOT_FOUND, "CUDA_ERROR_NOT_FOUND");
-  auto found = new Kernel{entry, {}};  // as long as the process lives: TVM never gives it back
+  if (!entry || !count || !range) return error(NOT_FOUND, "CUDA_ERROR_NOT_FOUND");
+  auto found = new Kernel{entry, {}, count()};  // as long as the process lives: TVM never gives it back
   range(found->shared);
   *out = found;
   return 0;
@@ -402,7 +424,17 @@ API int cuModuleGetFunction(void** out, void* module, const char* name) {
 API int cuFuncSetAttribute(void*, int, int) { return 0; }
 
 struct Launch { Dim3 grid, block; unsigned shared; void* stream; void* attributes; unsigned count; };
-API int cuLaunchKernelEx(const Launch* launch, void* function, void** values, void**) {
+API int cuLaunchKernelEx(const Launch* launch, void* function, void** values, void** more) {
+  if (captured) {  // the arguments are those of now, what they point to is that of the launch
+    std::vector<uint64_t> kept;
+    for (unsigned i = 0; i < ((Kernel*)function)->count; ++i) kept.push_back(*(uint64_t*)values[i]);
+    captured->push_back([launch = *launch, function, kept, more]() mutable {
+      std::vector<void*> again;
+      for (uint64_t& value : kept) again.push_back(&value);
+      return cuLaunchKernelEx(&launch, function, again.data(), more);
+    });
+    return 0;
+  }
   if (!stacks) {
     auto mapped = [](size_t n) { return (char*)mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); };
     stacks = mapped(STACK * MOST_THREADS), dynamic_shared = mapped(MOST_SHARED);

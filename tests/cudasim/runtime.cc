@@ -11,6 +11,10 @@
 
 extern "C" void* sim_alloc(size_t bytes);
 extern "C" void sim_free(void* p);
+extern "C" int sim_move(void* to, const void* from, size_t bytes);
+extern "C" void sim_begin_capture();
+extern "C" void* sim_end_capture();
+extern "C" int sim_launch_graph(void* graph);
 extern "C" int cuDeviceGetName(char* name, int size, int device);
 
 using Clock = std::chrono::steady_clock;
@@ -51,8 +55,8 @@ API int cudaMalloc(void** p, size_t bytes) { return (*p = sim_alloc(bytes ? byte
 API int cudaFree(void* p) { return sim_free(p), 0; }
 API int cudaMallocHost(void** p, size_t bytes) { return (*p = malloc(bytes ? bytes : 1)) ? 0 : 2; }
 API int cudaFreeHost(void* p) { return free(p), 0; }
-API int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void*) { return memmove(to, from, bytes), 0; }
-API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, void*) { return memmove(to, from, bytes), 0; }
+API int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void*) { return sim_move(to, from, bytes); }
+API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, void*) { return sim_move(to, from, bytes); }
 API int cudaMemGetInfo(size_t* unused, size_t* all) { return *unused = *all = MEMORY, 0; }
 API int cudaEventCreate(void** event) { return *event = new Clock::time_point, 0; }
 API int cudaEventDestroy(void* event) { return delete (Clock::time_point*)event, 0; }
@@ -67,5 +71,8 @@ API const char* cudaGetErrorName(int) { return "cudaError"; }
 API const char* cudaGetErrorString(int) { return "an error of the simulated device"; }
 NOTHING(cudaEventSynchronize) NOTHING(cudaStreamDestroy) NOTHING(cudaStreamSynchronize)
 NOTHING(cudaStreamWaitEvent) NOTHING(cudaGetLastError) NOTHING(cudaPeekAtLastError)
-UNSUPPORTED(cudaGraphDestroy) UNSUPPORTED(cudaGraphExecDestroy) UNSUPPORTED(cudaGraphInstantiate)
-UNSUPPORTED(cudaGraphLaunch) UNSUPPORTED(cudaStreamBeginCapture) UNSUPPORTED(cudaStreamEndCapture)
+NOTHING(cudaGraphDestroy) NOTHING(cudaGraphExecDestroy)  // a graph lives as long as the process
+API int cudaStreamBeginCapture(void*, int) { return sim_begin_capture(), 0; }
+API int cudaStreamEndCapture(void*, void** graph) { return *graph = sim_end_capture(), 0; }
+API int cudaGraphInstantiate(void** executable, void* graph, unsigned long long) { return *executable = graph, 0; }
+API int cudaGraphLaunch(void* executable, void*) { return sim_launch_graph(executable); }

@@ -48,6 +48,20 @@ def test_a_missing_barrier_is_noticed(on_tensor_cores):
     assert " 0 races" not in broken["error"]
 
 
+def test_a_network_as_a_cuda_graph_follows_its_inputs():
+    """A kernel of a graph reads its memory at the launch of the graph, not at the capture."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cudasim.networks"],
+        cwd=REPOSITORY, env=environment(check=True),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["apart"]["captures"], found["graph"]["captures"] > 0) == (0, True)
+    assert found["graph"]["outputs"] == found["apart"]["outputs"]
+    assert found["graph"]["outputs"][0] != found["graph"]["outputs"][1]
+
+
 @pytest.mark.slow
 def test_programs_of_every_space_are_right():
     """Seven of every space of every case: float16 and float32 of a100, h100 and t4."""

@@ -271,6 +271,7 @@ def deploy_run(
     config: DictConfig,
     *,
     draft: bool,
+    cuda_graph: bool = False,
     worker: Worker | None = None,
     settings: BenchmarkSettings = SHORT_BENCHMARK,
 ) -> dict[str, Any]:
@@ -290,6 +291,7 @@ def deploy_run(
             run_draft(platform, config),
             database=database_of(config),
             draft=draft,
+            cuda_graph=cuda_graph,
             seed=config.seed,
             worker=worker,
             settings=settings,

@@ -251,14 +251,14 @@ class _GpuRow:
         """Return cache lines of the slowest global access, summed over split lanes."""
         lane = self._lane()
         vector = next((x for x in self._own if x.mark is Mark.VECTORIZE), None)
-        found = np.zeros(self._num)
+        found, at_once = np.zeros(self._num), self._lanes_at_once()
         for access in self._global:
             first = access.lines_of_warp(lane, None)
             if vector is None:
                 found = np.maximum(found, first[0])
                 continue
             both = access.lines_of_warp(lane, vector.var)
-            apart = 1 + (vector.extent - 1) * both[1]
+            apart = 1 + (at_once - 1) * both[1]
             found = np.maximum(found, first[0] * apart)
         return found
 

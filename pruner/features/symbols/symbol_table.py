@@ -58,7 +58,7 @@ EXTRA_COLUMNS: Columns = _columns(
     ("thread_iterations", "iterations", "of one thread, virtual threads included"),
     ("vthreads", "virtual threads", "product of their extents"),
     ("unroll", "iterations", "auto_unroll_max_step in force"),
-    ("vector", "lanes", "of a vectorised loop"),
+    ("vector", "lanes", "of a vectorised loop; 1 where a fetch for tensor cores gathers them"),
     ("shared_loads", "loads", "of one thread, operands kept in registers over its innermost tile"),
     ("shared_loads_least", "loads", "of one thread, operands kept in registers over a whole step"),
     ("shared_cycles", "loads", "shared_loads weighted by bank conflicts"),

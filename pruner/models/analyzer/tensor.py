@@ -11,7 +11,7 @@ and the next. Fragments beyond the registers of a thread spill, and fragments th
 rolled loops live in memory.
 
 The constants are of the hardware (CUDA C++ Programming Guide, white papers) or plain guesses. The
-cycles of a load were chosen with 513 programs of 24 tasks on an H200 in view (experiments/gpu).
+cycles of a load were chosen with 456 programs of 24 tasks on an H200 in view (experiments/gpu).
 """
 
 from collections.abc import Collection
@@ -143,7 +143,7 @@ class _OnTensorCores:
         """Cycles that a thread waits for its loads."""
         loads = self._requests()[self._fetches]
         written = np.maximum(self._s["unroll"][self._main], _WRITTEN_OUT)
-        in_a_row = loads <= written * self._passes(self._fetches)
+        in_a_row = (loads <= written * self._passes(self._fetches)) | bool(self._s.copies_ahead)
         return (loads * np.where(in_a_row, _LOAD_CYCLES, _ROLLED_LOAD_CYCLES)).sum(axis=0)
 
     def _passes(self, statements: list[int]) -> PerProgram:

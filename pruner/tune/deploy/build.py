@@ -94,19 +94,27 @@ def build_network(
     *,
     reference: bool = True,
     threads: int = 1,
+    cuda_graph: bool = False,
     worker: Worker | None = None,
 ) -> Built:
     """Build the network of a run folder in a worker; see :func:`build_here`.
 
+    ``cuda_graph``: the first call captures the kernels of the network, except those that read its
+    inputs or write its outputs, and later calls launch them together (``RewriteCUDAGraph``).
     ``worker``: of :func:`network_worker`, by default a new one. Raises `PrunerError`: the network
     differs from the tuned network, records were not applied, or are of another target.
     """
-    job = (folder, sources, library, reference, threads)
+    job = (folder, sources, library, reference, threads, cuda_graph)
     return ask(__name__, build_here.__name__, *job, log_file=log, worker=worker)
 
 
 def build_here(
-    folder: Path, sources: Mapping[str, Path], library: Path, reference: bool, threads: int
+    folder: Path,
+    sources: Mapping[str, Path],
+    library: Path,
+    reference: bool,
+    threads: int,
+    cuda_graph: bool = False,
 ) -> Built:
     """Build the library of a run's network from its tasks' records.
 
@@ -117,12 +125,12 @@ def build_here(
     """
     request = NetworkRequest.read(folder / REQUEST)
     library.parent.mkdir(parents=True, exist_ok=True)
-    made_from = _made_from(folder, request, sources, threads)
+    made_from = _made_from(folder, request, sources, threads, cuda_graph)
     built = _earlier(folder, library, made_from)
     if built is None:
         # first: it must never describe another library
         library.with_name(BUILT_FILE).unlink(missing_ok=True)
-        built = _new(folder, request, sources, library, threads)
+        built = _new(folder, request, sources, library, threads, cuda_graph)
         if made_from is not None:
             signed = signature(_text(made_from, library))
             content = {**asdict(built), "library": "", "signed": signed}
@@ -142,6 +150,7 @@ def _new(
     sources: Mapping[str, Path],
     library: Path,
     threads: int,
+    cuda_graph: bool,
 ) -> Built:
     """Apply the records and compile."""
     seconds: dict[str, float] = {}
@@ -158,7 +167,8 @@ def _new(
         with closing(FunctionBuilds(target, library.parent / TEMPORARY)) as builds:
             with counted(seconds, "build"):
                 interface = Interface.of(module, target, threads)
-                executable = compiled(with_interface(module, interface), target, builds)
+                whole = with_interface(module, interface)
+                executable = compiled(whole, target, builds, cuda_graph=cuda_graph)
             with counted(seconds, "export"):
                 unfinished = library.with_name(f".{library.name}")  # the suffix is the format
                 link(executable, target, unfinished, objects=builds.objects)
@@ -173,7 +183,11 @@ def _new(
 
 
 def _made_from(
-    folder: Path, request: NetworkRequest, sources: Mapping[str, Path], threads: int
+    folder: Path,
+    request: NetworkRequest,
+    sources: Mapping[str, Path],
+    threads: int,
+    cuda_graph: bool,
 ) -> str | None:
     """Compute a digest of a library's parts; None if the network is imported anew."""
     if not is_kept(folder / LOWERED, request.source):
@@ -181,7 +195,7 @@ def _made_from(
     lowered = (folder / LOWERED).stat()
     places = [folder / REQUEST, folder / TASKS]
     places += [place / name for place in sources.values() for name in (RECORDS, WORKLOADS)]
-    parts = [software(), threads, *sources, lowered.st_mtime_ns, lowered.st_size]
+    parts = [software(), threads, cuda_graph, *sources, lowered.st_mtime_ns, lowered.st_size]
     parts += [(path.name, digest_of([path]) if path.is_file() else None) for path in places]
     return sha256(json.dumps(parts).encode()).hexdigest()
 
@@ -212,7 +226,9 @@ def _text(made_from: str, library: Path) -> str:
     return f"{made_from} {digest_of([library])}"
 
 
-def compiled(module: Any, target: Any, builds: FunctionBuilds | None = None) -> Any:
+def compiled(
+    module: Any, target: Any, builds: FunctionBuilds | None = None, *, cuda_graph: bool = False
+) -> Any:
     """Compile a lowered and scheduled module to TVM's executable.
 
     It is not lowered again: that would change the functions. Functions that ``builds`` takes are to
@@ -228,7 +244,7 @@ def compiled(module: Any, target: Any, builds: FunctionBuilds | None = None) -> 
     if builds is not None:
         passes.append(tvm.transform.module_pass(lambda last, _: builds.take(last), opt_level=0))
     try:
-        with target, pass_context(module, target):
+        with target, pass_context(module, target, cuda_graph=cuda_graph):
             written = written_out(module, target)
             return relax.build(written, target, relax_pipeline=tvm.transform.Sequential(passes))
     except Exception as error:  # compilers raise kinds of their own

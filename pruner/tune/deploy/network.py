@@ -34,6 +34,7 @@ from pruner.tune.deploy.built_files import (
     remove_built,
 )
 from pruner.tune.deploy.interface import Interface, names_of
+from pruner.tune.kinds import is_cuda
 from pruner.tune.measure.machine import missing_device
 from pruner.tune.measure.measurer import Platform
 from pruner.tune.measure.numerics import QUANTISED, TOLERANCE
@@ -130,6 +131,7 @@ def deploy_network(
     database: Path | None = None,
     run: Path | None = None,
     draft: bool = True,
+    cuda_graph: bool = False,
     seed: int = 0,
     worker: Worker | None = None,
     settings: BenchmarkSettings = SHORT_BENCHMARK,
@@ -142,13 +144,19 @@ def deploy_network(
     numbers would be taken for those of the new library.
 
     `database`: TVM's records, `run`: the run that has the finalists, both by default the folder
-    itself. ``draft=False``: tasks without records get no schedule (TVM's rules on GPUs). `worker`:
-    see :func:`pruner.tune.deploy.build.network_worker`. `settings`: how long the library is timed.
+    itself. ``draft=False``: tasks without records get no schedule (TVM's rules on GPUs).
+    ``cuda_graph``: see :func:`pruner.tune.deploy.build.build_network`. `worker`: see
+    :func:`pruner.tune.deploy.build.network_worker`. `settings`: how long the library is timed.
     Raises `PrunerError`: not the folder of a network, nothing to apply, records of another target,
-    a network that changed since, or outputs that are wrong.
+    a graph for another device than CUDA's, a network that changed since, or outputs that are wrong.
     """
     tasks, request = _opened(folder, platform)
     database, target = database or folder, request.tvm_target()
+    if cuda_graph and not is_cuda(target):
+        raise PrunerError(
+            f"cuda_graph=true: this network was tuned for {target.kind.name}; only CUDA devices "
+            "have such graphs, leave it out"
+        )
     modules, chosen = {task.name: task.module for task in tasks}, folder / WORK / CHOSEN
     seconds: dict[str, float] = {}
     measured = recorded_keys(database, target) & {task.key for task in tasks}
@@ -171,7 +179,10 @@ def deploy_network(
             )
     log("building the network")
     library, log_file = folder / WORK / LIBRARY, folder / LOG
-    built = build_network(folder, sources, library, log_file, threads=platform.cores, worker=worker)
+    how: dict[str, Any] = {"threads": platform.cores, "cuda_graph": cuda_graph, "worker": worker}
+    built = build_network(folder, sources, library, log_file, **how)
+    if cuda_graph:
+        built = replace(built, notes=[*built.notes, "its kernels are launched as a CUDA graph"])
     if built.library != library:  # of an earlier command: aside until it is checked again
         built = replace(built, library=built.library.replace(library))
     deployed = _summary(folder, request, tasks, measured, built, platform, seconds)

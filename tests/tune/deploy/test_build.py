@@ -85,6 +85,13 @@ def of_the_page(folder):
 
 
 @pytest.mark.tvm
+def test_a_graph_of_kernels_is_refused_where_there_are_none(platform, tmp_path):
+    prepared("faint", platform, tmp_path)
+    with pytest.raises(PrunerError, match=r"cuda_graph=true: .* tuned for llvm; .* leave it out"):
+        network.deploy_network(tmp_path, platform, None, cuda_graph=True)
+
+
+@pytest.mark.tvm
 @some_slow("name", ["faint"], ["two_outputs", "one_image"])
 def test_a_deployed_network_runs_without_torch(name, platform, tmp_path, in_process):
     """Outputs of a billionth; slow: several outputs of reshapes alone, and folded norms.

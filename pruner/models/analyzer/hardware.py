@@ -11,6 +11,7 @@ Where the paper's form fails on tuning logs, and the term for it:
   count in addition to multiply-adds: *issue*.
 * Latency is hidden by the blocks that are resident together, which registers, shared memory (S3)
   and threads limit: *occupancy*.
+* A statement in a grid of few blocks, a kernel of its own, waits for each of its loads: *latency*.
 * Whole blocks on whole multiprocessors: *wave*; short rows waste transactions (S7): *transaction*;
   repeated reads come from caches: *cache*.
 * Off by default: latency counts in whole waves of resident blocks (``whole_waves``).
@@ -37,6 +38,7 @@ _LANES = (1, 2, 4, 8, 16)  # of vectors that an instruction loads
 _LOAD_LANES = 32
 _SPILL_RAMP = 0.25  # from the first spilled register to the whole slow-down, share of the limit
 _OVERHEAD_S = 2e-6  # launch of a kernel
+_LOAD_CYCLES = 150.0  # of a load that the next one waits for
 
 
 def hardware_latency_s(
@@ -98,8 +100,23 @@ class _Staged:
                 waited_for += c.whole_waves * (alone * waves / own - waited_for)
             cycles = (issue**c.overlap + waited_for**c.overlap) ** (1 / c.overlap)
         rounds = np.ceil(per_sm) if "wave_c" in self._on else per_sm
+        cycles = rounds * cycles + self._small_grids()
         # Added, not overlapped: Eq. 1 of the paper sums compute and memory time.
-        return rounds * cycles / self._device.clock_hz + self._memory_s() + _OVERHEAD_S
+        return cycles / self._device.clock_hz + self._memory_s() + _OVERHEAD_S
+
+    def _small_grids(self) -> PerProgram:
+        """Cycles of statements whose own grid has fewer blocks than the device multiprocessors.
+
+        Such a statement runs in a kernel of its own, as the row sums of a softmax, and its threads
+        load one element after another, each lane from a row of its own.
+        """
+        s = self._s
+        if "latency_c" not in self._on:
+            return np.zeros_like(self._threads)
+        blocks, threads = s["l2_para_info"], s["l1_para_info"]
+        alone = (blocks < self._device.num_sms) & (blocks != self._blocks)
+        waits = np.maximum(_LOAD_CYCLES, threads) * s["global_loads"]
+        return np.where(alone, waits, 0).sum(axis=0)
 
     def _register_limit(self) -> PerProgram:
         device = self._device

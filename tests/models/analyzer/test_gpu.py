@@ -323,6 +323,25 @@ def test_whole_waves_of_resident_blocks_by_hand():
         assert on_chip_s == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("blocks", "threads", "cycles"), [(4, 128, 150), (1, 512, 512), (80, 128, 0), (256, 512, 0)]
+)
+def test_row_sums_in_a_grid_of_few_blocks_by_hand(blocks, threads, cycles):
+    """768 loads of a thread, one after another; a V100 has 80 multiprocessors, the product 256
+    blocks. Each lane loads from a row of its own, so 512 threads take 512 cycles a load."""
+    symbols, analyzer = staged_product(), with_rates()
+    values, place = symbols.values.copy(), [c.name for c in symbols.columns].index
+    for name, value in (("l2_para_info", blocks), ("l1_para_info", threads), ("global_loads", 768)):
+        values[0, place(name)] = value
+    without_loads = values.copy()
+    without_loads[0, place("global_loads")] = 0
+    seconds, before = (
+        analyzer.latency_s(replace(symbols, values=one))[0] for one in (values, without_loads)
+    )
+    assert analyzer.device.num_sms == 80
+    assert (seconds - before) * analyzer.device.clock_hz == pytest.approx(768 * cycles, abs=1e-3)
+
+
 SHAPE = (1024, 960, 1024)
 TILES = [
     ((1, 8, 4, 4), (1, 6, 2, 5), (8, 4)),

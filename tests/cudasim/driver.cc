@@ -388,6 +388,7 @@ API int sim_launch_graph(void* graph) {
     if (int failed = work()) return failed;
   return 0;
 }
+API bool sim_captures() { return captured; }
 API int sim_move(void* to, const void* from, size_t bytes) {
   auto work = [=] { return memmove(to, from, bytes), 0; };
   return captured ? captured->push_back(work), 0 : work();

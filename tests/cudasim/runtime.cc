@@ -15,6 +15,7 @@ extern "C" int sim_move(void* to, const void* from, size_t bytes);
 extern "C" void sim_begin_capture();
 extern "C" void* sim_end_capture();
 extern "C" int sim_launch_graph(void* graph);
+extern "C" bool sim_captures();
 extern "C" int cuDeviceGetName(char* name, int size, int device);
 
 using Clock = std::chrono::steady_clock;
@@ -51,8 +52,13 @@ API int cudaGetDeviceProperties(char* found, int device) {  // name[256], uuid[1
   memcpy(found + 288, &MEMORY, sizeof MEMORY);
   return cuDeviceGetName(found, 256, device);
 }
-API int cudaMalloc(void** p, size_t bytes) { return (*p = sim_alloc(bytes ? bytes : 1)) ? 0 : 2; }
-API int cudaFree(void* p) { return sim_free(p), 0; }
+constexpr int NOT_IN_A_CAPTURE = 900;  // what CUDA says of these while a stream is captured
+API int cudaMalloc(void** p, size_t bytes) {
+  if (sim_captures()) return NOT_IN_A_CAPTURE;
+  return (*p = sim_alloc(bytes ? bytes : 1)) ? 0 : 2;
+}
+API int cudaFree(void* p) { return sim_captures() ? NOT_IN_A_CAPTURE : (sim_free(p), 0); }
+API int cudaStreamSynchronize(void*) { return sim_captures() ? NOT_IN_A_CAPTURE : 0; }
 API int cudaMallocHost(void** p, size_t bytes) { return (*p = malloc(bytes ? bytes : 1)) ? 0 : 2; }
 API int cudaFreeHost(void* p) { return free(p), 0; }
 API int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void*) { return sim_move(to, from, bytes); }
@@ -69,7 +75,7 @@ API int cudaStreamCreate(void** stream) { return *stream = (void*)8, 0; }
 API int cudaStreamCreateWithFlags(void** stream, unsigned) { return *stream = (void*)8, 0; }
 API const char* cudaGetErrorName(int) { return "cudaError"; }
 API const char* cudaGetErrorString(int) { return "an error of the simulated device"; }
-NOTHING(cudaEventSynchronize) NOTHING(cudaStreamDestroy) NOTHING(cudaStreamSynchronize)
+NOTHING(cudaEventSynchronize) NOTHING(cudaStreamDestroy)
 NOTHING(cudaStreamWaitEvent) NOTHING(cudaGetLastError) NOTHING(cudaPeekAtLastError)
 NOTHING(cudaGraphDestroy) NOTHING(cudaGraphExecDestroy)  // a graph lives as long as the process
 API int cudaStreamBeginCapture(void*, int) { return sim_begin_capture(), 0; }

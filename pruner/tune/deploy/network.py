@@ -91,6 +91,7 @@ class Deployed:
     latencies_s: Sequence[float] = ()
     load_s: float | None = None
     notes: Sequence[str] = ()
+    cuda_graph: bool = False
 
     def lines(self) -> Iterator[str]:
         """Yield lines for the user."""
@@ -100,6 +101,8 @@ class Deployed:
             median_ms, error = 1e3 * float(np.median(self.latencies_s)), self.relative_error
             compared = "" if error is None else f", relative error {error:.2g}"
             yield f"{median_ms:.4g} ms (median, {self.resources}){compared}"
+        if self.cuda_graph:
+            yield "most of its kernels are launched together, as CUDA graphs"
         yield from self.notes
 
     def row(self) -> dict[str, Any]:
@@ -116,6 +119,7 @@ class Deployed:
             "untouched_functions": list(self.untouched),
             "relative_error": self.relative_error,
             **timings(self.latencies_s),
+            "cuda_graph": self.cuda_graph,
             "load_s": self.load_s,
             "size_bytes": self.size_bytes,
             "seconds": dict(self.seconds),
@@ -181,11 +185,10 @@ def deploy_network(
     library, log_file = folder / WORK / LIBRARY, folder / LOG
     how: dict[str, Any] = {"threads": platform.cores, "cuda_graph": cuda_graph, "worker": worker}
     built = build_network(folder, sources, library, log_file, **how)
-    if cuda_graph:
-        built = replace(built, notes=[*built.notes, "its kernels are launched as a CUDA graph"])
     if built.library != library:  # of an earlier command: aside until it is checked again
         built = replace(built, library=built.library.replace(library))
     deployed = _summary(folder, request, tasks, measured, built, platform, seconds)
+    deployed = replace(deployed, cuda_graph=cuda_graph)
     try:
         deployed = _checked(folder, request, deployed, built.interface, settings, platform, log)
     except PrunerError:

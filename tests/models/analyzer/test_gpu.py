@@ -324,15 +324,17 @@ def test_whole_waves_of_resident_blocks_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "threads", "cycles"), [(4, 128, 150), (1, 512, 512), (80, 128, 0), (256, 512, 0)]
+    ("blocks", "threads", "last", "cycles"),
+    [(4, 128, 256, 150), (1, 512, 256, 512), (80, 128, 256, 0), (256, 512, 256, 0), (4, 128, 4, 0)],
 )
-def test_row_sums_in_a_grid_of_few_blocks_by_hand(blocks, threads, cycles):
-    """768 loads of a thread, one after another; a V100 has 80 multiprocessors, the product 256
-    blocks. Each lane loads from a row of its own, so 512 threads take 512 cycles a load."""
+def test_row_sums_in_a_grid_of_few_blocks_by_hand(blocks, threads, last, cycles):
+    """768 loads of a thread, one after another; a V100 has 80 multiprocessors. Each lane loads from
+    a row of its own, so 512 threads take 512 cycles a load."""
     symbols, analyzer = staged_product(), with_rates()
     values, place = symbols.values.copy(), [c.name for c in symbols.columns].index
     for name, value in (("l2_para_info", blocks), ("l1_para_info", threads), ("global_loads", 768)):
         values[0, place(name)] = value
+    values[-1, place("l2_para_info")] = last  # of the product: the grid of a statement of its own
     without_loads = values.copy()
     without_loads[0, place("global_loads")] = 0
     seconds, before = (

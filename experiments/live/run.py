@@ -79,6 +79,7 @@ LONG = {
     "gpt2_linear": ["workload=matmul", "workload.m=128", "workload.n=768", "workload.k=3072"],
     "long_reduction": ["workload=matmul", "workload.m=64", "workload.n=64", "workload.k=65536"],
 }  # fmt: skip
+KNOWN = {**OPERATORS, **LONG}
 SOURCE = "cpu-avx2"  # pre-training
 HOMES = ["cpu-avx512", "cpu-epyc", "cpu-zen5"]  # machines, by what they do best
 RECORDED = ["cpu-avx512"]  # homes with bundled records, which `offline` learns from
@@ -398,7 +399,7 @@ class LiveComparison(Comparison):
             given = who.words if who.of_network is None else who.of_network
             words += [f"network={cell.workload}", *given, *OF_NETWORK]
         else:
-            words += [*{**OPERATORS, **LONG}[cell.workload], *who.words]
+            words += [*KNOWN[cell.workload], *who.words]
         if who.model:
             trained = needs[-1].leaves.parent
             words.append(f"checkpoint={quoted(trained)}")
@@ -466,7 +467,7 @@ def _check(options: Options) -> None:
     for what, given, known in (
         ("home", [options.home], HOMES),
         ("parts", options.all_parts, list(PARTS)),
-        ("operators", options.operators, [*OPERATORS, *LONG]),
+        ("operators", options.operators, list(KNOWN)),
         ("targets", options.all_targets, [options.home, ANYWHERE]),
         ("adaptations", options.adaptations, [name for name in ADAPTATION if name != "scratch"]),
         ("contenders", usual if options.contenders is None else options.contenders, usual),

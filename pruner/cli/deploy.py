@@ -54,8 +54,13 @@ def deploy(config: DictConfig) -> dict[str, Any]:
         _check_energy(config, timed=bool(names or others))
         # one process builds all libraries: its import takes seconds
         with network_worker() as worker:
-            how = {"draft": config.draft, "cuda_graph": config.cuda_graph}
-            row = deploy_run(folder, run_config, worker=worker, **how)
+            row = deploy_run(
+                folder,
+                run_config,
+                draft=config.draft,
+                cuda_graph=config.cuda_graph,
+                worker=worker,
+            )
             platform = network_platform(folder, run_config)
             reason, found = cannot_run(platform), {}
             if reason is not None and (config.baselines or others):

@@ -14,10 +14,17 @@ from pruner.errors import PrunerError
 from pruner.tune.kinds import is_cuda, is_gpu
 from pruner.tune.lane_guards import guards_shared
 from pruner.tune.lanes import copies_ahead, lanes_written_out, unrolled_by_nvcc
-from pruner.tune.tvm_import import load_intrinsics, load_tvm, map_functions
+from pruner.tune.tvm_import import (
+    PARALLEL,
+    UNROLLED,
+    VECTORIZED,
+    load_intrinsics,
+    load_tvm,
+    map_loops,
+    replaced,
+)
 from pruner.tune.vector_math import with_vector_math
 
-_PARALLEL, _VECTORIZED, _UNROLLED = 1, 2, 3  # of tirx.ForKind
 _LONGEST, _SHORTEST = 16, 4  # lanes: shorter vectors fit a register; shorter parts gain nothing
 _PLANNED = "StorageRewrite"  # TVM's pass behind which allocations share memory and move no more
 _EXECUTABLE = 4  # SHF_EXECINSTR of an ELF section
@@ -127,13 +134,12 @@ def even_vectors(module: Any) -> Any:
     and takes 40 s for a loop of 512 such steps that is written out. As five vectors of 8 lanes the
     same loop takes a tenth of a second.
     """
-    rule, ffi = (load_tvm().tirx.For, _divided), load_tvm().ffi
-    return map_functions(module, lambda function: ffi.structural_map(function, rule))
+    return map_loops(module, _divided)
 
 
 def _divided(loop: Any) -> Any:
     tirx, ffi = load_tvm().tirx, load_tvm().ffi
-    if int(loop.kind) != _VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
+    if int(loop.kind) != VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
     zero = tirx.IntImm(loop.extent.ty.dtype, 0)
     if loop.step is not None or loop.annotations or not ffi.structural_equal(loop.min, zero):
@@ -143,13 +149,10 @@ def _divided(loop: Any) -> Any:
     if lanes <= _LONGEST or part in (lanes, *range(_SHORTEST)):
         return loop
     outer, inner = (tirx.Var(f"{whole.name}_{end}", whole.ty) for end in ("part", "lane"))
-    value = outer * part + inner
-    body = ffi.structural_map(
-        loop.body, (tirx.Var, lambda var: value if var.same_as(whole) else var)
-    )
+    body = replaced(loop.body, [(whole, outer * part + inner)])
     parts, of_part = (tirx.IntImm(loop.extent.ty.dtype, n) for n in (lanes // part, part))
-    vector = type(loop)(inner, loop.min, of_part, _VECTORIZED, body)
-    return type(loop)(outer, loop.min, parts, _UNROLLED, vector)
+    vector = type(loop)(inner, loop.min, of_part, VECTORIZED, body)
+    return type(loop)(outer, loop.min, parts, UNROLLED, vector)
 
 
 def code_bytes(path: Path) -> int:
@@ -188,7 +191,7 @@ def _allocated(stmt: Any, copies: int, threads: int) -> Iterator[int]:
         for part in stmt.seq:
             yield from _allocated(part, copies, threads)
     elif kind == "For":
-        parallel = int(stmt.kind) == _PARALLEL
+        parallel = int(stmt.kind) == PARALLEL
         copies = min(copies * int(stmt.extent), threads) if parallel else copies
         yield from _allocated(stmt.body, copies, threads)
     elif kind in ("AttrStmt", "While"):

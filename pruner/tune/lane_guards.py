@@ -9,9 +9,15 @@ times longer body is too long to be unrolled. Here the condition is computed at 
 import operator
 from typing import Any, NamedTuple
 
-from pruner.tune.tvm_import import holds, load_tvm, map_functions
+from pruner.tune.tvm_import import (
+    VECTORIZED,
+    changed_loop,
+    holds,
+    load_tvm,
+    map_loops,
+    replaced,
+)
 
-_VECTORIZED = 2  # kind of a loop
 _CHOICE = "if_then_else"  # last part of the operator's name
 
 
@@ -24,17 +30,13 @@ class _AtLanes(NamedTuple):
 
 def guards_shared(module: Any) -> Any:
     """Compute guards of vectors at the first lane where the other lanes are equal."""
-
-    def shared(function: Any) -> Any:
-        return load_tvm().ffi.structural_map(function, (load_tvm().tirx.For, _with_one_guard))
-
-    return map_functions(module, shared)
+    return map_loops(module, _with_one_guard)
 
 
 def _with_one_guard(loop: Any) -> Any:
     tvm, ffi = load_tvm().tvm, load_tvm().ffi
     realize = loop.body
-    is_vector = int(loop.kind) == _VECTORIZED and loop.step is None
+    is_vector = int(loop.kind) == VECTORIZED and loop.step is None
     if not is_vector or type(realize).__name__ != "SBlockRealize":
         return loop
     lanes, block = _Lanes(loop), realize.block
@@ -43,7 +45,7 @@ def _with_one_guard(loop: Any) -> Any:
     def choice(call: Any) -> Any:
         if not str(getattr(call.op, "name", "")).endswith(_CHOICE):
             return call
-        whole = _replaced(call.args[0], bound)
+        whole = replaced(call.args[0], bound)
         guard = lanes.guard(whole)
         if guard is None or guard.same_as(whole):  # lanes differ, or the guard has none
             return call
@@ -53,22 +55,13 @@ def _with_one_guard(loop: Any) -> Any:
     guard = lanes.guard(realize.predicate)
     if body.same_as(block.body) and (guard is None or guard.same_as(realize.predicate)):
         return loop
-    # TVM's nodes are immutable: a block with another body is a new block
     parts = (block.init, block.alloc_buffers, block.match_buffers, block.annotations)
     block = type(block)(
         block.iter_vars, block.reads, block.writes, block.name_hint, body, *parts, block.span
     )
     guard = realize.predicate if guard is None else guard
     realize = type(realize)(realize.iter_values, guard, block, realize.span)
-    place = (loop.thread_binding, loop.annotations, loop.step, loop.span)
-    return type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, realize, *place)
-
-
-def _replaced(part: Any, values: list[tuple[Any, Any]]) -> Any:
-    def value(var: Any) -> Any:
-        return next((new for old, new in values if var.same_as(old)), var)
-
-    return load_tvm().ffi.structural_map(part, (load_tvm().tirx.Var, value))
+    return changed_loop(loop, body=realize)
 
 
 class _Lanes:

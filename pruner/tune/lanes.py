@@ -15,9 +15,17 @@ from math import prod
 from typing import Any
 
 from pruner.program.tir.shared import ASYNC_STAGES
-from pruner.tune.tvm_import import holds, inside, load_tvm, map_functions
+from pruner.tune.tvm_import import (
+    SERIAL,
+    UNROLLED,
+    VECTORIZED,
+    changed_loop,
+    holds,
+    inside,
+    load_tvm,
+    map_functions,
+)
 
-_VECTORIZED, _UNROLLED = 2, 3  # kinds of loops
 _HALVES = ("float16", "bfloat16")
 _MOST_GATHERED = 4  # lanes of 16 bits
 
@@ -31,7 +39,7 @@ def lanes_written_out(module: Any, target: Any) -> Any:
 
     def written_out(function: Any) -> Any:
         loops = inside(function.body, load_tvm().tirx.For)
-        vectors = [loop for loop in loops if int(loop.kind) == _VECTORIZED]
+        vectors = [loop for loop in loops if int(loop.kind) == VECTORIZED]
         ahead = copies_ahead(function)
         stop = [x for x in vectors if _is_odd(x) or (ahead and _may_be_misaligned(x))]
         doubtful = [loop for loop in vectors if _straddles(loop) or _may_gather(loop)]
@@ -150,16 +158,13 @@ def _unrolled(function: Any, loops: list[Any]) -> Any:
     def rule(loop: Any) -> Any:
         if not any(loop.same_as(other) for other in loops):
             return loop
-        # TVM's nodes are immutable: a loop of another kind is a new loop
-        place = (loop.thread_binding, loop.annotations, loop.step, loop.span)
-        return type(loop)(loop.loop_var, loop.min, loop.extent, _UNROLLED, loop.body, *place)
+        return changed_loop(loop, kind=UNROLLED)
 
     return ffi.structural_map(function, (tvm.tirx.For, rule))
 
 
 _STEPS, _EXPLICIT = "pragma_auto_unroll_max_step", "pragma_unroll_explicit"
 _PIPELINE = "software_pipeline_stage"
-_SERIAL = (0, 3)  # kinds of loops: serial, unrolled
 _Placed = tuple[Any, Sequence[Any]]  # a block, and the loops around it
 
 
@@ -177,9 +182,7 @@ def _said_to_nvcc(loop: Any) -> Any:
     if _EXPLICIT not in loop.annotations:
         return loop
     # 0 makes TVM print the pragma and leave the loop alone
-    annotations = {**dict(loop.annotations.items()), _EXPLICIT: 0}
-    place = (loop.thread_binding, annotations, loop.step, loop.span)
-    return type(loop)(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, *place)
+    return changed_loop(loop, annotations={**dict(loop.annotations.items()), _EXPLICIT: 0})
 
 
 def _multiplies(function: Any) -> bool:
@@ -211,7 +214,11 @@ def _placed(stmt: Any, loops: Sequence[Any]) -> Iterator[_Placed]:
             yield from _placed(part, loops)
     elif kind == "For":
         # loops bound to threads are not unrolled, and a single turn multiplies nothing
-        alone = stmt.thread_binding is None and int(stmt.kind) in _SERIAL and int(stmt.extent) > 1
+        alone = (
+            stmt.thread_binding is None
+            and int(stmt.kind) in (SERIAL, UNROLLED)
+            and int(stmt.extent) > 1
+        )
         yield from _placed(stmt.body, [*loops, stmt] if alone else loops)
     elif kind == "SBlockRealize":
         yield stmt.block, loops

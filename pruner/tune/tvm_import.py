@@ -13,7 +13,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
@@ -28,6 +28,7 @@ _CPUS_ONLY = "PRUNER_TVM_CPUS_ONLY"  # in the environment, so that worker proces
 _READ_FRAMES = 4
 _OF_CPUS = ("x86", "arm_cpu", "riscv_cpu")
 _NO_TENSOR_CORES = ("llvm", "c", "opencl")  # kinds of targets
+SERIAL, PARALLEL, VECTORIZED, UNROLLED, BOUND = range(5)  # kinds of loops, tirx.ForKind
 
 
 class Tvm(NamedTuple):
@@ -98,6 +99,29 @@ def map_functions(module: Any, change: Callable[[Any], Any]) -> Any:
     for name, function in changed.items():
         module[name] = function
     return module
+
+
+def map_loops(module: Any, change: Callable[[Any], Any]) -> Any:
+    """Replace the loops of a module's functions, inner loops first."""
+    ffi, rule = load_tvm().ffi, (load_tvm().tirx.For, change)
+    return map_functions(module, lambda function: ffi.structural_map(function, rule))
+
+
+def changed_loop(loop: Any, **changes: Any) -> Any:
+    """Make a loop with another ``kind``, ``body`` or ``annotations``."""
+    # TVM's nodes are immutable: a loop of another kind is a new loop
+    names = "loop_var min extent kind body thread_binding annotations step span"
+    return type(loop)(*(changes.get(name, getattr(loop, name)) for name in names.split()))
+
+
+def replaced(part: Any, values: Iterable[tuple[Any, Any]]) -> Any:
+    """Replace variables of an expression or statement; `values` has each and its value."""
+    pairs = list(values)
+
+    def value(var: Any) -> Any:
+        return next((new for old, new in pairs if var.same_as(old)), var)
+
+    return load_tvm().ffi.structural_map(part, (load_tvm().tirx.Var, value))
 
 
 def cpus_only() -> None:

@@ -16,9 +16,14 @@ pytestmark = [
 
 
 def programs(*words, order="random"):
-    """What ``tests.cudasim.programs`` prints, run with every check of the device."""
+    """What ``tests.cudasim.programs`` prints."""
+    return printed_by("tests.cudasim.programs", *words, order=order)
+
+
+def printed_by(module, *words, order="random"):
+    """The JSON lines that a module prints, run with every check of the device."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.cudasim.programs", *words],
+        [sys.executable, "-m", module, *words],
         cwd=REPOSITORY, env=environment(check=True, order=order),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -50,13 +55,7 @@ def test_a_missing_barrier_is_noticed(on_tensor_cores):
 
 def test_a_network_as_a_cuda_graph_follows_its_inputs():
     """A kernel of a graph reads its memory at the launch of the graph, not at the capture."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.cudasim.networks"],
-        cwd=REPOSITORY, env=environment(check=True),
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    (found,) = printed_by("tests.cudasim.networks")
     assert (found["apart"]["captures"], found["graph"]["captures"] > 0) == (0, True)
     assert found["graph"]["outputs"] == found["apart"]["outputs"]
     assert found["graph"]["outputs"][0] != found["graph"]["outputs"][1]

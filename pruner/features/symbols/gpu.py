@@ -110,6 +110,7 @@ class _GpuRow:
             (1.0, 1.0) if self._stages or not self._global else self._lane_of(self._global[-1])
         )
         loads, cycles = self._loads(SHARED)
+        at_once = self._lanes_at_once()
         # S1 counts only where something is computed; a staging statement goes through S3.
         registers = self._registers() if computes and not self._stages else 0.0
         if self._s.buffer.scope in OPERAND_FRAGMENTS:
@@ -127,7 +128,7 @@ class _GpuRow:
             "thread_iterations": self._iterations,
             "vthreads": self._extent(self._vthreads),
             "unroll": self._s.unroll,
-            "vector": self._lanes_at_once(),
+            "vector": at_once,
             "shared_loads": loads,
             "shared_loads_least": self._least_loads(),
             "shared_cycles": cycles,
@@ -136,7 +137,7 @@ class _GpuRow:
             "issued": self._issued(threads) * blocks if self._stages else traffic,
             "lane_step": step,
             "lane_extent": lanes,
-            "lines": self._lines() if self._on_cores else 0.0,
+            "lines": self._lines(at_once) if self._on_cores else 0.0,
             "inner_tile": self._extent(self._inner_tile) * self._extent(self._vthreads),
             "accumulators": self._s.write.count(self._spatial) / self._lanes if computes else 0.0,
             "spatial_body": self._spatial_body(),
@@ -247,11 +248,11 @@ class _GpuRow:
         rows = [a.is_row(self._lane(), vectors[0].var, lanes) for a in self._global]
         return np.where(np.logical_and.reduce(rows), lanes, 1) if rows else lanes
 
-    def _lines(self) -> PerProgram:
+    def _lines(self, at_once: PerProgram) -> PerProgram:
         """Return cache lines of the slowest global access, summed over split lanes."""
         lane = self._lane()
         vector = next((x for x in self._own if x.mark is Mark.VECTORIZE), None)
-        found, at_once = np.zeros(self._num), self._lanes_at_once()
+        found = np.zeros(self._num)
         for access in self._global:
             first = access.lines_of_warp(lane, None)
             if vector is None:

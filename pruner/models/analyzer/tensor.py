@@ -77,6 +77,7 @@ class _OnTensorCores:
         self._warps = np.maximum(self._threads / device.warp_size, 1)
         self._blocks = symbols["l2_para_info"][self._main]
         self._bytes = symbols["own_bytes"]
+        self._requests = self._vectors()
 
     def seconds(self) -> PerProgram:
         """Seconds [program]: the slowest of multiprocessors, cache and memory."""
@@ -106,7 +107,7 @@ class _OnTensorCores:
             return self._product_cycles()
         moved = s["shared_loads"] * self._bytes * self._threads
         feeding = moved[self._operands].sum(axis=0) / _SHARED_BYTES_PER_CYCLE
-        requests = self._requests()
+        requests = self._requests
         each = _COPY_INSTRUCTIONS if s.copies_ahead else _FETCH_INSTRUCTIONS
         issued = (requests * each).sum(axis=0) * self._warps
         issued = issued / device.schedulers_per_sm
@@ -115,7 +116,7 @@ class _OnTensorCores:
             busy.append((requests * s["lines"]).sum(axis=0) * self._warps)
         return self._norm(*busy)
 
-    def _requests(self) -> Float[np.ndarray, "statement program"]:
+    def _vectors(self) -> Float[np.ndarray, "statement program"]:
         """Vectors [statement, program] of a thread between global and shared memory."""
         s = self._s
         elements = list(s["issued"] / (self._blocks * self._threads))
@@ -141,7 +142,7 @@ class _OnTensorCores:
 
     def _waits(self) -> PerProgram:
         """Cycles that a thread waits for its loads."""
-        loads = self._requests()[self._fetches]
+        loads = self._requests[self._fetches]
         written = np.maximum(self._s["unroll"][self._main], _WRITTEN_OUT)
         in_a_row = (loads <= written * self._passes(self._fetches)) | bool(self._s.copies_ahead)
         return (loads * np.where(in_a_row, _LOAD_CYCLES, _ROLLED_LOAD_CYCLES)).sum(axis=0)

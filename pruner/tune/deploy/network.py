@@ -154,13 +154,8 @@ def deploy_network(
     Raises `PrunerError`: not the folder of a network, nothing to apply, records of another target,
     a graph for another device than CUDA's, a network that changed since, or outputs that are wrong.
     """
-    tasks, request = _opened(folder, platform)
+    tasks, request = _opened(folder, platform, cuda_graph)
     database, target = database or folder, request.tvm_target()
-    if cuda_graph and not is_cuda(target):
-        raise PrunerError(
-            f"cuda_graph=true: this network was tuned for {target.kind.name}; only CUDA devices "
-            "have such graphs, leave it out"
-        )
     modules, chosen = {task.name: task.module for task in tasks}, folder / WORK / CHOSEN
     seconds: dict[str, float] = {}
     measured = recorded_keys(database, target) & {task.key for task in tasks}
@@ -183,12 +178,18 @@ def deploy_network(
             )
     log("building the network")
     library, log_file = folder / WORK / LIBRARY, folder / LOG
-    how: dict[str, Any] = {"threads": platform.cores, "cuda_graph": cuda_graph, "worker": worker}
-    built = build_network(folder, sources, library, log_file, **how)
+    built = build_network(
+        folder,
+        sources,
+        library,
+        log_file,
+        threads=platform.cores,
+        cuda_graph=cuda_graph,
+        worker=worker,
+    )
     if built.library != library:  # of an earlier command: aside until it is checked again
         built = replace(built, library=built.library.replace(library))
-    deployed = _summary(folder, request, tasks, measured, built, platform, seconds)
-    deployed = replace(deployed, cuda_graph=cuda_graph)
+    deployed = _summary(folder, request, tasks, measured, built, platform, seconds, cuda_graph)
     try:
         deployed = _checked(folder, request, deployed, built.interface, settings, platform, log)
     except PrunerError:
@@ -212,7 +213,9 @@ def request_of(folder: Path) -> NetworkRequest:
     return NetworkRequest.read(folder / REQUEST)
 
 
-def _opened(folder: Path, platform: Platform) -> tuple[list[NetworkTask], NetworkRequest]:
+def _opened(
+    folder: Path, platform: Platform, cuda_graph: bool
+) -> tuple[list[NetworkTask], NetworkRequest]:
     request = request_of(folder)
     if not (folder / TASKS).is_file():
         raise DataError(f"{folder}: no {TASKS}, its import did not end; start a new run")
@@ -221,6 +224,11 @@ def _opened(folder: Path, platform: Platform) -> tuple[list[NetworkTask], Networ
         raise PrunerError(
             f"this network was tuned for {target}, not for {platform.target}; leave platform= and "
             "target= out"
+        )
+    if cuda_graph and not is_cuda(target):
+        raise PrunerError(
+            f"cuda_graph=true: this network was tuned for {target.kind.name}; only CUDA devices "
+            "have such graphs, leave it out"
         )
     return tasks, request
 
@@ -233,6 +241,7 @@ def _summary(
     built: Built,
     platform: Platform,
     seconds: Mapping[str, float],
+    cuda_graph: bool,
 ) -> Deployed:
     """Count the schedules of a built network, unless records were lost."""
     applied = sum(built.applied.by_source.get(name, 0) for name in (CHOSEN, MEASURED))
@@ -253,6 +262,7 @@ def _summary(
         size_bytes=built.size_bytes,
         seconds={**seconds, **built.seconds},
         notes=built.notes,
+        cuda_graph=cuda_graph,
     )
 
 

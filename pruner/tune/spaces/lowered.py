@@ -24,10 +24,9 @@ from pruner.tune.spaces.batched.prim_func import (
     loops_inside,
     whole_number,
 )
-from pruner.tune.tvm_import import load_tvm
+from pruner.tune.tvm_import import BOUND, PARALLEL, UNROLLED, VECTORIZED, load_tvm
 
-_SERIAL, _PARALLEL, _VECTORIZED, _UNROLLED, _BOUND = range(5)  # tirx.ForKind
-_MARKS = {_PARALLEL: Mark.PARALLEL, _VECTORIZED: Mark.VECTORIZE, _UNROLLED: Mark.UNROLL}
+_MARKS = {PARALLEL: Mark.PARALLEL, VECTORIZED: Mark.VECTORIZE, UNROLLED: Mark.UNROLL}
 _UNROLL_DEPTH = "pragma_auto_unroll_max_step"
 _ALIGN = "buffer_dim_align"
 _NEW_LAYOUT = "meta_schedule.layout_rewrite_preproc"
@@ -42,7 +41,7 @@ class _ScheduledReader(PrimFuncReader):
             raise UnsupportedProgram("loop-start", str(stmt.loop_var.name))
         var = LoopVar(str(stmt.loop_var.name), whole_number(stmt.extent))
         mark = _MARKS.get(int(stmt.kind))
-        if int(stmt.kind) == _BOUND:
+        if int(stmt.kind) == BOUND:
             mark = Mark.of_axis(str(stmt.thread_binding.thread_tag))
         node = LoopNode(var, mark=mark)
         for key, value in stmt.annotations.items():
